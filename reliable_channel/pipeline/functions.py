@@ -8,15 +8,14 @@
 
 Each takes binary columns and returns a struct (the hash: binary). Bytes from the network never raise: if they cannot be
 decoded, the fields are null, ``reason`` has a value of the fixed list (docs/quarantine.md) and ``detail`` explains it.
-``decode_record`` combines them in one pass over a Kafka record, for the channels of a configuration: it calls
-:func:`decode_batch`, as the tasks of ingest, requeue and rebuild do. Arrow UDFs, because for pandas UDFs Spark converts
-every batch to pandas and back, and the entries of histories one by one (docs/decisions.md, *What a record costs in
-Python*).
+Arrow UDFs, because for pandas UDFs Spark converts every batch to pandas and back, and the entries of histories one by
+one (docs/decisions.md, *What a record costs in Python*). :func:`decode_batch` combines them in one pass over Kafka
+records, for the channels of a configuration: the tasks of ingest, requeue and rebuild call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -36,13 +35,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from reliable_channel.config import ChannelsSettings
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from reliable_channel.core.wire.sds import decode_sds_message as parse_sds_message
 from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, Dialect
 from reliable_channel.core.wire.segment import decode_segment as parse_segment
 from reliable_channel.core.wire.waku import decode_waku_message, message_hash
+from reliable_channel.lake.schema import ARROW_TYPES
 from reliable_channel.lake.tables import ENVELOPES, HISTORY_TYPE, QUARANTINE, SDS_MESSAGES
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 from reliable_channel.pipeline.ingest.decode_columns import ColumnDecoder, Part
@@ -109,12 +108,6 @@ SEGMENT: Final = _make_struct(
     *_REASON,
 )
 """The result type of ``decode_segment``."""
-
-_SQL_TYPES = {"STRING": _TEXT, "BINARY": _BYTES, "BIGINT": _LONG, "INT": _INT, "BOOLEAN": _FLAG, HISTORY_TYPE: HISTORY}
-_COLUMNS = {c.name: c.type for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE) for c in table.columns}
-RECORD: Final = StructType([StructField(name, _SQL_TYPES[_COLUMNS[name]]) for name in Decoded.__annotations__])
-"""The result type of ``decode_record``: the fields of :class:`Decoded`, with the types of the columns that store
-them."""
 
 
 def envelopes(values: Iterable[bytes | None]) -> pa.StructArray:
@@ -199,24 +192,9 @@ def waku_message_hash(pubsub_topic: pa.Array, value: pa.Array) -> pa.Array:
     return pa.array(hashes(pubsub_topic.to_pylist(), value.to_pylist()), pa.binary())
 
 
-def decode_record(channels: ChannelsSettings) -> Udf:
-    """The UDF that decodes Kafka records into :data:`RECORD`: envelope, decryption, SDS message, segment in one pass.
-
-    Its columns: the value, the headers ``pubsub_topic`` and ``source`` (binary), and the record time (µs), which bounds
-    the Lamport timestamp. One decoder, with the keys it has read, serves all batches of a task."""
-
-    @arrow_udf(RECORD)  # type: ignore[untyped-decorator]
-    def decode(columns: Iterator[tuple[pa.Array, pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-        judge = RecordDecoder(channels)
-        for batch in columns:
-            yield decode_batch(judge, *batch)
-
-    return cast(Udf, decode)
-
-
 def decode_batch(judge: RecordDecoder, *columns: pa.Array) -> pa.StructArray:
-    """Decode a batch of records, given by the columns of :meth:`RecordDecoder.decode`, to :data:`RECORD`: by column
-    where that is possible, the rest one by one."""
+    """Decode a batch of records, given by the columns of :meth:`RecordDecoder.decode`: by column where that is
+    possible, the rest one by one. The result has the fields of :class:`Decoded`."""
     parts = ColumnDecoder(judge).decode(*columns)
     decoded = np.concatenate([np.empty(0, np.intp), *(part.rows for part in parts)])
     left = np.setdiff1d(np.arange(len(columns[0])), decoded, assume_unique=True)
@@ -242,7 +220,7 @@ def _build_records(part: Part) -> pa.StructArray:
 
 
 def records(decoded: Sequence[Decoded]) -> pa.StructArray:
-    """Convert decoded records to rows of :data:`RECORD`."""
+    """Convert decoded records to structs."""
     return _build_structs(_RECORD, decoded, {})
 
 
@@ -260,7 +238,10 @@ def register(spark: SparkSession) -> None:
 _LARGEST = 2**63 - 1  # of BIGINT
 _NULL = Malformed(Reason.NULL_VALUE, "there are no bytes")
 _TOO_FAR = Malformed(Reason.LAMPORT_OUT_OF_RANGE, "2^63 or more")
-_RECORD, _HISTORY = to_arrow_type(RECORD), to_arrow_type(HISTORY)
+_HISTORY = ARROW_TYPES[HISTORY_TYPE]
+_COLUMNS = {c.name: c.type for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE) for c in table.columns}
+_RECORD = pa.struct([(name, ARROW_TYPES[_COLUMNS[name]]) for name in Decoded.__annotations__])
+"""The fields of :class:`Decoded`, with the types of the columns that store them."""
 
 
 def _build_structs(

@@ -13,7 +13,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from reliable_channel.config import ChannelsSettings, ChannelTopic, load
+from reliable_channel.config import load
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Segment, encode_segment
@@ -89,29 +89,6 @@ def test_sql_knows_them_after_one_call(spark: SparkSession, values: DataFrame) -
         "content_topic string, sds_id string, kind string, hash binary",
     )
     assert_df_equality(found, expected, ignore_nullable=True)
-
-
-def test_a_record_of_kafka_is_decoded_in_one_pass(spark: SparkSession) -> None:
-    channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
-    decode = rc.decode_record(channels)
-    rows = [
-        (bytearray(VALUE), bytearray(PUBSUB.encode()), bytearray(b"relay"), LAMPORT * 1000),
-        (bytearray(VALUE), bytearray(PUBSUB.encode()), bytearray(b"nobody"), LAMPORT * 1000),
-        (None, bytearray(PUBSUB.encode()), bytearray(b"relay"), LAMPORT * 1000),
-    ]
-    records = spark.createDataFrame(rows, "value binary, pubsub binary, source binary, time_us bigint")
-    found = records.select(decode("value", "pubsub", "source", "time_us").alias("r")).select(
-        "r.kind", "r.sds_id", "r.causal_history", "r.segment_kind", "r.segment_index", "r.encrypted", "r.reason"
-    )
-    expected = spark.createDataFrame(
-        [
-            ("sds", "m2", HISTORY_ROWS, "data", 1, False, None),
-            (None, None, [], None, None, None, "bad_header"),
-            (None, None, [], None, None, None, "null_value"),
-        ],
-        found.schema,
-    )
-    assert_df_equality(found, expected)
 
 
 def test_the_code_of_the_architecture_page_runs(spark: SparkSession, tmp_path: Path) -> None:

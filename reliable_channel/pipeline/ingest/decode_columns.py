@@ -32,6 +32,8 @@ from reliable_channel.core.wire.sds import (
     WireFamily,
 )
 from reliable_channel.core.wire.waku import MAX_META_BYTES
+from reliable_channel.lake.schema import ARROW_TYPES
+from reliable_channel.lake.tables import HISTORY_TYPE
 from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, SOURCES, Decoded, RecordDecoder, take_content
 
 MAX_COLUMN_BYTES = 4 * 1024
@@ -274,15 +276,10 @@ def _compute_hashes(envelopes: Columns) -> pa.Array:
 
 
 def _rename_entries(entries: pa.ListArray) -> pa.ListArray:
-    fields = [
-        pa.field("sds_id", pa.string()),
-        pa.field("retrieval_hint", pa.binary()),
-        pa.field("sender_id", pa.string()),
-    ]
-    structs = pa.StructArray.from_arrays(entries.flatten().flatten(), fields=fields)
+    structs = pa.StructArray.from_arrays(entries.flatten().flatten(), fields=list(ARROW_TYPES[HISTORY_TYPE].value_type))
     lengths = np.asarray(pc.list_value_length(entries))
     offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
-    return pa.ListArray.from_arrays(offsets, structs, pa.list_(pa.field("element", structs.type)))
+    return pa.ListArray.from_arrays(offsets, structs)
 
 
 def _drop_empty(data: pa.Array) -> pa.Array:

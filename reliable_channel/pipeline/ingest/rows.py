@@ -1,6 +1,6 @@
 """Selects and names the Arrow columns of ``envelopes``, ``sds_messages`` and ``quarantine`` from decoded records.
 
-A batch has the columns of :func:`reliable_channel.pipeline.functions.decode_record`, of Kafka and of the clock. Rows
+A batch has the columns of :func:`reliable_channel.pipeline.functions.decode_batch`, of Kafka and of the clock. Rows
 are selected by masks; no row becomes a Python object.
 """
 

@@ -109,9 +109,10 @@ class IngestTask:
 
 
 def decode_batches(batches: Iterator[pa.RecordBatch], channels: ChannelsSettings) -> Iterator[pa.RecordBatch]:
-    """Add the column :data:`DECODED` to records (:func:`~.stream.select_records`), as ``functions.decode_record`` does.
+    """Add the column :data:`DECODED` to records (:func:`~.stream.select_records`), by
+    :func:`~reliable_channel.pipeline.functions.decode_batch`.
 
-    Here and not by that UDF, for which Spark would pass every record to Python twice."""
+    Here and not by a UDF, for which Spark would pass every record to Python twice."""
     judge = RecordDecoder(channels)
     for batch in batches:
         decoded = decode_batch(judge, *map(batch.column, ("value", "pubsub_header", "source_header", "time_us")))
