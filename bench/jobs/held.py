@@ -29,8 +29,8 @@ from bench.jobs.usage import cpu_seconds, files_below, memory_mb
 if TYPE_CHECKING:
     import pandas as pd
 
-    from reliable_channel.pipeline.ack.buckets import Update
-    from reliable_channel.pipeline.ack.channel_state import BucketState, Rules
+    from reliable_channel.pipeline.ack.buckets import StoredBucket, Update
+    from reliable_channel.pipeline.ack.channel_state import Rules
 
 PATIENCE_S = 1_200.0
 LOOKS = 10
@@ -46,7 +46,7 @@ def filling(update: Update, rules: Rules, channels: dict[int, list[int]], texts:
     from reliable_channel.pipeline.ack.records import row_of
     from reliable_channel.pipeline.delta import running
 
-    def fill(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: BucketState) -> Iterator[pd.DataFrame]:
+    def fill(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: StoredBucket) -> Iterator[pd.DataFrame]:
         number = int(key[0])
         if state.head() is None:
             now = running()

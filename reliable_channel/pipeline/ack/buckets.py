@@ -24,9 +24,7 @@ from pyspark.sql.streaming.stateful_processor import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from reliable_channel.pipeline.ack.channel_state import BucketState
-
-Update = Callable[[tuple[Any, ...], Iterator["pd.DataFrame"], "BucketState"], Iterator["pd.DataFrame"]]
+Update = Callable[[tuple[Any, ...], Iterator["pd.DataFrame"], "StoredBucket"], Iterator["pd.DataFrame"]]
 """(key of a bucket, its rows, its stored state) → packed results."""
 
 
@@ -47,7 +45,7 @@ class Buckets(StatefulProcessor):
         name = "name binary, part bigint"
         journals = handle.getMapState("journals", name, "value binary")
         snapshots = handle.getMapState("snapshots", name, "value string")
-        self._state = _StoredBucket(head, journals, snapshots)
+        self._state = StoredBucket(head, journals, snapshots)
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,
@@ -62,8 +60,8 @@ class Buckets(StatefulProcessor):
         """Do nothing: no resource is open."""
 
 
-class _StoredBucket:
-    """The current bucket in Spark's state store.
+class StoredBucket:
+    """The current bucket in Spark's state store: its head, and a map with keys (digest, number).
 
     Journals (part 0 and up) have a separate map. RocksDB sorts by map first; in one map the small entries of every
     micro-batch would lie among the large ones, and RocksDB would rewrite all snapshots to merge these in.

@@ -28,7 +28,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -40,13 +40,11 @@ from reliable_channel.pipeline.ack.due_times import Due, DueTimes
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import load_fields, row_of
 
+if TYPE_CHECKING:
+    from reliable_channel.pipeline.ack.buckets import StoredBucket
+
 STATE_VERSION = 14
-"""The version of the stored bytes and of the rules by which rows are processed. Up to version 3 a channel was one
-value. Later versions changed rules: 4 for messages with unproven ids, 5 for own repair requests that others repeat, 6
-for which segments are forgotten when too many wait for the rest of their messages, 8 for the cost of a waiting message
-and for when one of many missing ids is given up. Version 9 has compressed snapshots, and journals in
-pages; version 10 has eight buckets in a shuffle partition instead of 64 in all; version 12 has due times; version 13
-has a channel for each wire family; version 14 delivers each of several equal contents under one id."""
+"""The version of the stored bytes and of the rules by which rows are processed."""
 
 SNAPSHOT_PART = 8
 """A journal may grow to the size of its snapshot divided by this. The limit varies between half and one and a half
@@ -74,16 +72,6 @@ ROW_BYTES = 400
 _SNAPSHOT, _SETTINGS = -1, -2  # numbers that no page has: pages count from 0
 _ZSTD = pa.Codec("zstd", compression_level=ZSTD_LEVEL)
 _TOKEN_BYTES = 8
-
-
-class BucketState(Protocol):
-    """The stored state of one bucket: its head, and a map with keys (digest, number)."""
-
-    def head(self) -> bytes | None: ...
-    def set_head(self, value: bytes) -> None: ...
-    def get(self, name: bytes, part: int) -> bytes | None: ...
-    def put(self, name: bytes, part: int, value: bytes) -> None: ...
-    def remove(self, name: bytes, part: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -245,7 +233,7 @@ class Channels:
 
     def __init__(
         self,
-        state: BucketState,
+        state: StoredBucket,
         bucket: int,
         rules_of: Callable[[ChannelKey], Rules],
         query_id: str = "",

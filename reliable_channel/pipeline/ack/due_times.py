@@ -20,7 +20,7 @@ from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.lake.tables import TopicPartition
 
 if TYPE_CHECKING:
-    from reliable_channel.pipeline.ack.channel_state import BucketState
+    from reliable_channel.pipeline.ack.buckets import StoredBucket
     from reliable_channel.pipeline.ack.observer import ChannelKey
 
 SLOT_US = 60_000_000
@@ -49,7 +49,7 @@ class _Slot:
 class DueTimes:
     """The due times of one bucket in one micro-batch. ``topic_partitions``: what the bucket's head holds."""
 
-    def __init__(self, state: BucketState, topic_partitions: Iterable[pb.DuePlaceProto]) -> None:
+    def __init__(self, state: StoredBucket, topic_partitions: Iterable[pb.DuePlaceProto]) -> None:
         self._state = state
         self._slots: dict[tuple[TopicPartition, int], _Slot] = {
             ((topic_partition.kafka_topic, topic_partition.kafka_partition), slot.number): _Slot(

@@ -34,8 +34,8 @@ from reliable_channel.lake.tables import (
 )
 from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.ack import output_rows
-from reliable_channel.pipeline.ack.buckets import Buckets, Update
-from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Given, Rules
+from reliable_channel.pipeline.ack.buckets import Buckets, StoredBucket, Update
+from reliable_channel.pipeline.ack.channel_state import Channels, Given, Rules
 from reliable_channel.pipeline.ack.deliver import make_messages
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, load_fields, row_of
@@ -103,7 +103,7 @@ def stateful(participant_id: str | None, config: SdsParameters, expiry_ms: int |
     def rules_of(key: ChannelKey) -> Rules:
         return rules[key[-1]]
 
-    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: BucketState) -> Iterator[pd.DataFrame]:
+    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: StoredBucket) -> Iterator[pd.DataFrame]:
         now = running()
         bucket = Channels(state, int(key[0]), rules_of, "" if now is None else now[0])
         with gc_paused():

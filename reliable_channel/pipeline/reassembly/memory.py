@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -34,12 +33,8 @@ MAX_COMPLETED_OF_HASH = 256
 them, and anybody can send its segments again under as many names as they like: under 4 000 it took 0.4 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A send that was completed by a record of a Kafka partition."""
-
-    topic_partition: TopicPartition
-    send: CompletedSend
+Done = tuple[TopicPartition, CompletedSend]
+"""A send, and the Kafka partition of the record that completed it."""
 
 
 _COLUMNS = [*RECORD_KEY, "event_time", *SCOPE, "entire_message_hash", "sds_ids", "data_count"]
@@ -107,4 +102,4 @@ def parse_done(row: Mapping[str, Any]) -> Done:
         (row["event_time"] - EPOCH) // dt.timedelta(milliseconds=1),
         tuple(row["sds_ids"]),
     )
-    return Done((row["kafka_topic"], row["kafka_partition"]), send)
+    return (row["kafka_topic"], row["kafka_partition"]), send

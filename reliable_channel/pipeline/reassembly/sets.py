@@ -126,9 +126,9 @@ class HashSets:
         self._scopes: dict[Scope, tuple[TopicPartition, Reassembler]] = {}
         self._known: set[tuple[Scope, str]] = set()
         self._must_persist = False
-        for each in done:
-            self._get_reassembler(each.send.scope, each.topic_partition).remember(each.send)
-            self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
+        for topic_partition, send in done:
+            self._get_reassembler(send.scope, topic_partition).remember(send)
+            self._known.update((send.scope, i) for i in send.sds_ids if i is not None)
         self._limit_completed()
 
     def add(self, row: SegmentRow) -> list[Row]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from reliable_channel.core.segmentation import CompletedSend, SegmentationConfig, split
 from reliable_channel.core.wire.segment import encode_segment
-from reliable_channel.pipeline.reassembly.memory import MAX_COMPLETED_OF_HASH, Done
+from reliable_channel.pipeline.reassembly.memory import MAX_COMPLETED_OF_HASH
 from reliable_channel.pipeline.reassembly.set_results import Message, ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
@@ -83,7 +83,7 @@ def test_of_many_names_under_one_hash_the_newest_sends_are_remembered():
         rows = [row(10 * n + index, index, sender=name, event_us=n * 1000) for index in range(4)]
         (message,) = [each for one in rows for each in sets.add(one) if isinstance(each, Message)]
         send = CompletedSend(rows[0].scope, message.entire_message_hash, 0, 4, 100, n, tuple(message.sds_ids))
-        done.append(Done(("t", 0), send))
+        done.append((("t", 0), send))
     restored = HashSets.from_bytes(sets.to_bytes(), CONFIG)
     newest = [row(0, 0, sender=name).scope for name in names[40:]]
     assert sorted(restored._scopes) == sorted([row(0, 0).scope, *newest])

@@ -20,7 +20,7 @@ from reliable_channel.lake.follow import iterate_rows
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline import lookup
 from reliable_channel.pipeline.reassembly import memory
-from reliable_channel.pipeline.reassembly.memory import MAX_COMPLETED_OF_HASH, Done, find_completed
+from reliable_channel.pipeline.reassembly.memory import MAX_COMPLETED_OF_HASH, find_completed
 from tests.support.bad_rows import bad_rows
 
 START_MS = 1_767_225_600_000
@@ -62,7 +62,7 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
     found = find_completed(paths, {HASH, b"y" * 32}, START_MS * 1000, {("t", 0, 4)}, str(tmp_path))
     first = CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))
     second = CompletedSend(SCOPE, HASH, 3, 2, START_MS + 2, START_MS + 2, ("a", None, "b"))
-    assert found == {HASH: [Done(PLACE, first), Done(PLACE, second)]}
+    assert found == {HASH: [(PLACE, first), (PLACE, second)]}
 
 
 def test_few_of_many_messages_with_one_hash_are_made_objects(tmp_path: Path) -> None:
@@ -73,14 +73,14 @@ def test_few_of_many_messages_with_one_hash_are_made_objects(tmp_path: Path) -> 
     bot = [message(n, START_MS + n, HASH, [f"bot {n}"]) | {"sender_id": "bot"} for n in range(1, many)]
     write(paths, [alice, *bot, message(many, START_MS, b"x" * 32, ["other"])])
     both = find_completed(paths, {HASH, b"x" * 32}, START_MS * 1000, set(), str(tmp_path))
-    ids = [done.send.sds_ids[0] for done in both[HASH]]
+    ids = [send.sds_ids[0] for _, send in both[HASH]]
     assert ids == ["hers", *(f"bot {n}" for n in range(many - MAX_COMPLETED_PER_KEY, many))], "of each name the newest"
     assert len(both[b"x" * 32]) == 1
     write(paths, [message(many + n, START_MS + many + n, HASH, ["m"]) | {"sender_id": f"m{n}"} for n in range(many)])
     replayed = {("t", 0, 2 * many - 1 - n) for n in range(10)}
     found = find_completed(paths, {HASH}, START_MS * 1000, replayed, str(tmp_path))[HASH]
     newest = [f"m{n}" for n in range(many - 10)][-2 * MAX_COMPLETED_OF_HASH :]
-    assert [done.send.scope[-1] for done in found] == newest, "a replay finds as many as the first run"
+    assert [send.scope[-1] for _, send in found] == newest, "a replay finds as many as the first run"
 
 
 def test_rows_of_a_foreign_writer_about_the_same_message_hide_nothing(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_rows_of_a_foreign_writer_about_the_same_message_hide_nothing(tmp_path: 
     write(paths, [message(1, START_MS, HASH, ["c", "d"])])
     write(paths, [row | {"entire_message_hash": HASH} for row in bad_rows(tables.REASSEMBLED_MESSAGES, beyond=True)])
     found = find_completed(paths, {HASH}, START_MS * 1000, set(), str(tmp_path))
-    assert Done(PLACE, CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))) in found[HASH]
+    assert (PLACE, CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))) in found[HASH]
 
 
 def write(paths: PathSettings, rows: list[dict[str, object]]) -> None:
