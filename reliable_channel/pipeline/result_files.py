@@ -133,11 +133,6 @@ class ResultFiles(TaskFiles):
             else:
                 self.for_driver.append(result)
 
-    def add_rows(self, table: Table, rows: pa.RecordBatch) -> None:
-        """Write rows that already have columns of their table."""
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        self.add(table, select_columns(columns, rows.num_rows, table))
-
     def finish(self) -> list[WrittenFile]:
         """Close the files; returns all of them, including those of earlier tasks."""
         return [*self._written, *super().finish()]
@@ -167,7 +162,8 @@ def _write(
                     for together in _unpack_all(some.column(RESULTS)):
                         files.add_results(together)
                 else:
-                    files.add_rows(BY_NAME[kind], some)
+                    columns = dict(zip(some.schema.names, some.columns, strict=True))
+                    files.add(BY_NAME[kind], select_columns(columns, some.num_rows, BY_NAME[kind]))
         finished = files.finish()
     if finished or files.for_driver:
         yield task_result(Results(finished, files.for_driver))

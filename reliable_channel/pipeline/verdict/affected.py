@@ -117,6 +117,10 @@ def _list_ids(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
 
 def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | None) -> Iterable[tuple[Any, str]]:
     """The ids that earlier rows link to new ones, and missing ids whose time of sending new messages narrow down."""
+
+    def find_ids(table: Table, values: Set[Any], where: pc.Expression, *compared: str) -> Iterable[tuple[Channel, str]]:
+        return _list_with_channels(look_up[table].rows((*CHANNEL_KEY, "sds_id", *compared), values, where))
+
     if touched.rebuilt:
         payloads = {payload for payload, _ in touched.rebuilt}
         at = pa.array(sorted({offset for _, offset in touched.rebuilt}))
@@ -125,26 +129,21 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
         yield from _list_ids(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, payloads, where))
     if touched.envelopes:
         where = is_among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
-        columns = (*CHANNEL_KEY, "sds_id", "envelope_hash")
-        yield from _list_with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.envelopes, where))
+        yield from find_ids(tables.SENDER_EVENTS, touched.envelopes, where, "envelope_hash")
     if touched.ids:
         new = {sds_id for _, sds_id in touched.ids}
         # The further segments of what its sender recorded.
         where = is_among("send_id", new) & pc.field("sds_id").is_valid()
-        columns = (*CHANNEL_KEY, "sds_id", "send_id")
-        yield from _list_with_channels(look_up[tables.SENDER_EVENTS].rows(columns, new, where))
+        yield from find_ids(tables.SENDER_EVENTS, new, where, "send_id")
         # What a message names is witnessed once somebody acknowledges the message.
         messages = look_up[tables.SDS_MESSAGES].rows(NAMING, new, is_among("sds_id", new))
         named = {*list_named_ids(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
-        lost = look_up[tables.LOST_DEPENDENCIES].rows(
-            (*CHANNEL_KEY, "sds_id"), named | new, is_among("sds_id", named | new)
-        )
-        yield from _list_with_channels(lost)
+        lost = [*find_ids(tables.LOST_DEPENDENCIES, named | new, is_among("sds_id", named | new))]
+        yield from lost
         # What is missing may belong to the message of a segment that names it.
-        namers = look_up[tables.SDS_MESSAGES].find_naming(new.intersection(lost["sds_id"].to_pylist()))
+        namers = look_up[tables.SDS_MESSAGES].find_naming(new.intersection(sds_id for _, sds_id in lost))
         where = is_among("sds_id", namers) & (pc.field("segment_kind") != "bare")
-        columns = (*CHANNEL_KEY, "sds_id", "segment_kind")
-        yield from _list_with_channels(look_up[tables.SDS_MESSAGES].rows(columns, namers, where))
+        yield from find_ids(tables.SDS_MESSAGES, namers, where, "segment_kind")
     if since_gaps is not None and touched.lamport:
         least = _make_table([*touched.lamport], least=pa.array(touched.lamport.values(), pa.int64()))
         yield from _list_with_channels(since_gaps.find_surrounded(least, _make_new_ids(touched)))

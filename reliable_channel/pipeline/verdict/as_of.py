@@ -11,8 +11,8 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.checkpoints import read_checkpoints
 from reliable_channel.lake.follow import list_next_files, read_files
 from reliable_channel.lake.read import open_at
-from reliable_channel.lake.tables import EPOCH, ORDERED_SDS_MESSAGES, SDS_MESSAGES
-from reliable_channel.pipeline.clock import micros, read_progress
+from reliable_channel.lake.tables import EPOCH, ORDERED_SDS_MESSAGES, SDS_MESSAGES, micros
+from reliable_channel.pipeline.clock import read_progress
 
 
 def find_as_of(paths: PathSettings) -> dt.datetime | None:

@@ -18,6 +18,8 @@ from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, deci
 KEY = (*CHANNEL_KEY, "message_key")
 COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
 """The columns that verdicts copy from the evidence."""
+_FLAGS = ("late", "refused", "sent", "held_back", "given_up", "undecodable", "undecryptable", "before_observation")
+"""Facts that are null in the evidence where nothing shows them."""
 
 
 def make_filter(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
@@ -52,25 +54,18 @@ def judge_message(
     can_rebuild = {who for who, segments in times.items() if segments >= needed and who != row["sender_id"]}
     lost_by = {*row["lost_by"]}
     evidence = VerdictEvidence(
+        **{name: bool(row[name]) for name in _FLAGS},
         delivered=row["source"] == "delivered",
-        late=bool(row["late"]),
         settled=settled,
         needed=needed,
         received=row["received"],
         hash_mismatch=row["reason"] == "hash_mismatch",
-        refused=bool(row["refused"]),
-        sent=bool(row["sent"]),
-        held_back=bool(row["held_back"]),
-        given_up=bool(row["given_up"]),
-        undecodable=bool(row["undecodable"]),
-        undecryptable=bool(row["undecryptable"]),
-        known_to_others=bool(can_rebuild) or bool(row["asked_for"]) or row["source"] == "named",
-        store_has=True if bool(row["present"]) else (False if bool(row["absent"]) else None),
+        known_to_others=named or bool(can_rebuild) or bool(row["asked_for"]),
+        store_has=True if row["present"] else False if row["absent"] else None,
         in_gap=any(since <= first_seen and (sent_since is None or sent_since <= until) for since, until in gaps),
-        before_observation=bool(row["before_observation"]),
         followed=followed,
         store_error=row["store_error"],
-        witnessed=row["source"] != "named" or bool(row["witnessed"]),
+        witnessed=not named or bool(row["witnessed"]),
         logged_by=tuple(sorted({*row["logged_by"]})),
     )
     verdict, cause = decide(evidence)
