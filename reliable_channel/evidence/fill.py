@@ -12,7 +12,7 @@ from reliable_channel.evidence.presence import make_row
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.read import open_table, rows_of, select
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import ENVELOPES, SOURCE_GAPS, STORE_PRESENCE
+from reliable_channel.lake.tables import ENVELOPES, SOURCE_GAPS, STORE_PRESENCE, micros
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.model import StoreEntry, StoreQuery
 from reliable_channel.transport.store.rest_node import StoreNodeError
@@ -92,5 +92,4 @@ def fill_gap(settings: Settings, client: StoreClient, write_back: WriteBack, gap
 
 def to_ns(moment: dt.datetime, later: dt.timedelta) -> int:
     """Return ``moment`` + ``later`` as Unix ns, limited to times that stores accept."""
-    since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + later
-    return min(max(0, since // dt.timedelta(microseconds=1) * 1000), 2**63 - 1)
+    return min(max(0, (micros(moment) + later // dt.timedelta(microseconds=1)) * 1000), 2**63 - 1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from reliable_channel.core import foreign_json
-from reliable_channel.lake.tables import EPOCH
+from reliable_channel.lake.tables import EPOCH, micros
 
 MAX_TEXT = 1_024
 MAX_PEERS = 200
@@ -126,7 +126,6 @@ _CONTAINER = re.compile(r"[\w:.+-]{10,40} (?:stdout|stderr) [FP] ")
 """What Kubernetes writes before a line."""
 _SOME = re.compile(r'some\("(.*)"\)\Z', re.IGNORECASE)
 _PEER = re.compile(r"[0-9A-Za-z*.…]{6,128}")
-_MICROSECOND = dt.timedelta(microseconds=1)
 
 
 class LogSighting(NamedTuple):
@@ -242,7 +241,7 @@ def _read_time(time: Any, fields: Mapping[str, Any], now_us: int) -> int | None:
 
 
 def _convert_to_us(time: dt.datetime) -> int:
-    return ((time if time.tzinfo else time.replace(tzinfo=dt.UTC)) - EPOCH) // _MICROSECOND
+    return micros(time if time.tzinfo else time.replace(tzinfo=dt.UTC))
 
 
 def _read_time_without_year(time: str, fields: Mapping[str, Any], now_us: int) -> int:

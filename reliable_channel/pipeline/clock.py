@@ -17,7 +17,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.read import open_table, quote, select
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, EPOCH, TopicPartition
+from reliable_channel.lake.tables import CLOCK, TopicPartition, micros
 
 WALL_CLOCK_GRACE_US = 10_000_000
 """How far the time of a partition without records stays behind the wall clock, because brokers' clocks may differ from
@@ -130,8 +130,3 @@ def _make_rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id:
         for (topic, partition), at in sorted(reached.items(), key=lambda item: item[0])
     ]
     return as_arrow(rows, CLOCK)
-
-
-def micros(moment: dt.datetime) -> int:
-    """Convert a time to Unix µs."""
-    return (moment - EPOCH) // dt.timedelta(microseconds=1)

@@ -364,7 +364,6 @@ def test_no_word_of_a_chart_is_cut_at_its_edge(chromium: Browser, tables: Path, 
     assert page.locator("text").count() > 5
     assert page.locator("svg").first.evaluate(OUTSIDE) == []
     page.close()
-    source.close()
 
 
 def test_the_command_serves_and_ends_cleanly(chromium: Browser, tables: Path) -> None:

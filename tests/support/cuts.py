@@ -20,8 +20,8 @@ from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import sds_message_id, sha256
 from reliable_channel.lake.open_hashes import HashDue, OpenHashes
+from reliable_channel.lake.tables import micros
 from reliable_channel.pipeline.ack.records import InputRow
-from reliable_channel.pipeline.clock import micros
 from reliable_channel.pipeline.guarded import FailedRows
 from reliable_channel.pipeline.reassembly import combiner, memory
 from reliable_channel.pipeline.reassembly import stream as reassembly

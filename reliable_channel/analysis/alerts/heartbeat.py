@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import open_table, select
-from reliable_channel.lake.tables import CLOCK, EPOCH, PIPELINE_METRICS
+from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS, micros
 from reliable_channel.lake.tables.operations import CONTINUOUS, FAILING
 
 ROUNDS = "verdicts"
@@ -109,9 +109,7 @@ def due_ms(pause_s: float, round_s: float) -> float:
 
 
 def _select(query: str, now: dt.datetime, **tables: DeltaTable) -> list[dict[str, Any]]:
-    return select(
-        query.replace(":now", f"to_timestamp_micros({(now - EPOCH) // dt.timedelta(microseconds=1)})"), **tables
-    )
+    return select(query.replace(":now", f"to_timestamp_micros({micros(now)})"), **tables)
 
 
 def _read_next_round(metrics: DeltaTable, now: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:

@@ -10,6 +10,7 @@ from typing import Literal
 from reliable_channel.analysis.figures import NEWEST, RECORDED_CLOCK
 from reliable_channel.analysis.report.dimensions import bin_width
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.lake.tables import EPOCH
 
 Last = Literal["1h", "6h", "24h", "7d", "30d", "all"]
 SPANS: dict[Last, tuple[str, int | None]] = {
@@ -24,7 +25,6 @@ SPANS: dict[Last, tuple[str, int | None]] = {
 LEAST_BIN_S = 15
 LIVE = dt.timedelta(minutes=2)
 """The maximum distance between the recorded clock of a live pipeline and the wall clock."""
-BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -65,5 +65,5 @@ def window(lake: TableSnapshot, last: Last) -> TimeWindow:
     clock = recorded["at"]
     until = recorded["last"] or dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
     length = SPANS[last][1]
-    since = BEGINNING if length is None or clock is None else max(BEGINNING, clock - dt.timedelta(seconds=length))
+    since = EPOCH if length is None or clock is None else max(EPOCH, clock - dt.timedelta(seconds=length))
     return TimeWindow(last, since, until, clock, recorded["newest"])

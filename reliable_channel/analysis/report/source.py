@@ -118,13 +118,6 @@ class TableWindow:
         # Without access to anything outside, DuckDB neither installs nor loads an extension.
         self._engine.execute(f"SET TimeZone = 'UTC'; SET enable_external_access = false; {DUCKDB_MACROS}")
 
-    def close(self) -> None:
-        """Free the memory."""
-        self._engine.close()
-        self._loaded.clear()
-        self._answers.clear()
-        self._aftermath = None
-
     def choose(self, window: Window) -> None:
         """Provide the same tables in another window from now on."""
         for name in self._kept:

@@ -26,6 +26,7 @@ from reliable_channel.lake.tables.model import (
     Column,
     Table,
     TopicPartition,
+    micros,
 )
 from reliable_channel.lake.tables.operations import ALERTS, CLOCK, PIPELINE_METRICS
 from reliable_channel.lake.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
@@ -94,4 +95,5 @@ __all__ = [
     "Column",
     "Table",
     "TopicPartition",
+    "micros",
 ]

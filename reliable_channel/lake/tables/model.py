@@ -10,6 +10,12 @@ DAY_MS = 24 * 3600 * 1000
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 """What numbers of ms and µs count from."""
 
+
+def micros(moment: dt.datetime) -> int:
+    """Convert a time to Unix µs."""
+    return (moment - EPOCH) // dt.timedelta(microseconds=1)
+
+
 TopicPartition = tuple[str, int]
 """Kafka topic and partition."""
 

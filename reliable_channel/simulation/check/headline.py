@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 from reliable_channel.analysis.alerts.measure import measure_rule
@@ -47,8 +46,7 @@ def count(judged: Sequence[Judged]) -> dict[str, int]:
 def read_surfaces(paths: PathSettings) -> dict[str, Mapping[str, Any]]:
     """The figures that each surface shows."""
     lake = TableSnapshot(paths)
-    with closing(TableWindow(lake)) as source:
-        (report,) = totals(source).to_dict("records")
+    (report,) = totals(TableWindow(lake)).to_dict("records")
     rule = LossRate(alert="headline", kind="loss_rate", above=0, per="all", at_least=1, window_ms=ALWAYS_MS)
     loss_readings = measure_rule(lake, rule, read_clock(lake), dt.datetime.now(dt.UTC))
     alerts = {"missing": int(loss_readings[0].detail.split()[0])} if loss_readings else {}

@@ -24,7 +24,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake import tables
 from reliable_channel.lake.history import select_unread
 from reliable_channel.lake.open_hashes import HashDue, OpenHashes
-from reliable_channel.pipeline.clock import micros
+from reliable_channel.lake.tables import micros
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 HOSTILE = "\x1b[2J\u202eevil\n\\x"

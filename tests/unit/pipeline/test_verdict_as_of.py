@@ -12,8 +12,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
-from reliable_channel.pipeline.clock import micros
+from reliable_channel.lake.tables import CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table, micros
 from reliable_channel.pipeline.verdict.as_of import find_as_of
 
 BEGIN_US = 1_767_225_600_000_000

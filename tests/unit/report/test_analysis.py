@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +45,8 @@ def told() -> Story:
 
 
 @pytest.fixture(scope="module")
-def source(sample_tables: Path) -> Iterator[TableWindow]:
-    opened = TableWindow(sample_tables)
-    yield opened
-    opened.close()
+def source(sample_tables: Path) -> TableWindow:
+    return TableWindow(sample_tables)
 
 
 def windowed(place: Path, **window: object) -> TableWindow:
@@ -446,20 +443,20 @@ def test_a_message_looks_the_same_in_every_window_that_has_it(
 
 def test_the_causal_graph_of_one_message_loads_no_channel(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page of a message draws it again whenever its tables change, and a channel may have a million messages."""
-    with closing(TableWindow(sample_tables)) as opened:
-        message = investigate.example(opened)
-        total = opened.select("SELECT count(*) AS messages FROM sds_messages")[0]["messages"]
-        read: list[int] = []
-        select = TableSnapshot.select
+    opened = TableWindow(sample_tables)
+    message = investigate.example(opened)
+    total = opened.select("SELECT count(*) AS messages FROM sds_messages")[0]["messages"]
+    read: list[int] = []
+    select = TableSnapshot.select
 
-        def count(snapshot: TableSnapshot, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
-            rows = select(snapshot, sql, parameters)
-            read.append(len(rows))
-            return rows
+    def count(snapshot: TableSnapshot, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        rows = select(snapshot, sql, parameters)
+        read.append(len(rows))
+        return rows
 
-        monkeypatch.setattr(TableSnapshot, "select", count)
-        monkeypatch.setattr(TableWindow, "rows", None)
-        nodes = graph.graph(opened, message).nodes
+    monkeypatch.setattr(TableSnapshot, "select", count)
+    monkeypatch.setattr(TableWindow, "rows", None)
+    nodes = graph.graph(opened, message).nodes
     assert len(nodes) > 1
     assert max(read) <= len(nodes) < total
 

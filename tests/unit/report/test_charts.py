@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -59,10 +59,8 @@ def drawn(chart: look.Chart) -> str:
 
 
 @pytest.fixture(scope="module")
-def source(sample_tables: Path) -> Iterator[TableWindow]:
-    opened = TableWindow(sample_tables)
-    yield opened
-    opened.close()
+def source(sample_tables: Path) -> TableWindow:
+    return TableWindow(sample_tables)
 
 
 @pytest.mark.parametrize("name", CHARTS)
