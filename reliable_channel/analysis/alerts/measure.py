@@ -18,18 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from reliable_channel.analysis import text
-from reliable_channel.analysis.alerts.rules import (
-    Budget,
-    ClockStopped,
-    LossRate,
-    Metric,
-    MixedFamilies,
-    QuarantineRate,
-    Rule,
-    SilentChannel,
-    SplitChannel,
-    TopicInPartitions,
-)
+from reliable_channel.analysis.alerts import rules
 from reliable_channel.analysis.figures import CAME, LOSS, PASSED, SEEN, VERDICTS, drops, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.splits import find_splits, read_contacts
@@ -50,11 +39,11 @@ class Reading:
     detail: str
 
 
-def measure_rule(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt.datetime) -> list[Reading]:
+def measure_rule(lake: TableSnapshot, rule: rules.Rule, clock: dt.datetime | None, now: dt.datetime) -> list[Reading]:
     """Measure a rule: one reading per subject, largest value first; empty when there is nothing to measure."""
-    if isinstance(rule, ClockStopped):
+    if isinstance(rule, rules.ClockStopped):
         return _measure_clock(lake, now)
-    if isinstance(rule, Metric):
+    if isinstance(rule, rules.Metric):
         return _read_metric(lake, rule, now)
     if clock is None:
         return []
@@ -62,7 +51,7 @@ def measure_rule(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now
     return measure(lake, rule, {"since": clock - dt.timedelta(milliseconds=rule.window_ms), "until": clock})
 
 
-def _measure_loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> list[Reading]:
+def _measure_loss_rate(lake: TableSnapshot, rule: rules.LossRate, window: dict[str, Any]) -> list[Reading]:
     # By the newest verdicts. Messages that are not settled may still arrive. The window has no end, because the first
     # trace of a message that only its sender recorded may be later than everything that was read.
     key = ", ".join(CHANNEL_KEY)
@@ -85,7 +74,7 @@ def _measure_loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, An
     ]
 
 
-def _measure_quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str, Any]) -> list[Reading]:
+def _measure_quarantine_rate(lake: TableSnapshot, rule: rules.QuarantineRate, window: dict[str, Any]) -> list[Reading]:
     counted = f"{CAME} AND ($every OR list_contains($reasons::VARCHAR[], reason))"
     row = lake.select(
         f"SELECT {drops(counted)} AS refused, {records(CAME)} AS came",
@@ -99,7 +88,7 @@ def _measure_quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: 
     ]
 
 
-def _measure_silence(lake: TableSnapshot, rule: SilentChannel, window: dict[str, Any]) -> list[Reading]:
+def _measure_silence(lake: TableSnapshot, rule: rules.SilentChannel, window: dict[str, Any]) -> list[Reading]:
     # Each channel by the clock of its own partition: another one may be ahead of what was read of this one.
     rows = lake.select(
         f"""
@@ -125,7 +114,7 @@ def _measure_silence(lake: TableSnapshot, rule: SilentChannel, window: dict[str,
     ]
 
 
-def _count_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: dict[str, Any]) -> list[Reading]:
+def _count_partitions(lake: TableSnapshot, rule: rules.TopicInPartitions, window: dict[str, Any]) -> list[Reading]:
     rows = lake.select(
         f"""
         SELECT content_topic, max(partitions) AS partitions FROM (
@@ -141,7 +130,7 @@ def _count_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: dict
     ]
 
 
-def _measure_budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[Reading]:
+def _measure_budget(lake: TableSnapshot, rule: rules.Budget, window: dict[str, Any]) -> list[Reading]:
     # The busiest epoch of any sender counts. The detail does not name the sender: anybody can send in its name.
     rows = lake.select(
         f"""
@@ -165,7 +154,7 @@ def _measure_budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -
     ]
 
 
-def _measure_split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, Any]) -> list[Reading]:
+def _measure_split(lake: TableSnapshot, rule: rules.SplitChannel, window: dict[str, Any]) -> list[Reading]:
     until = window["until"]
     now_ms = until.timestamp() * 1000
     readings = []
@@ -179,7 +168,7 @@ def _measure_split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, An
     return sorted(readings, key=lambda reading: -reading.value)
 
 
-def _count_mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, Any]) -> list[Reading]:
+def _count_mixed_families(lake: TableSnapshot, rule: rules.MixedFamilies, window: dict[str, Any]) -> list[Reading]:
     key = ", ".join(CHANNEL_KEY)
     rows = lake.select(
         f"""
@@ -211,7 +200,7 @@ def _count_mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict
     ]
 
 
-def _read_metric(lake: TableSnapshot, rule: Metric, now: dt.datetime) -> list[Reading]:
+def _read_metric(lake: TableSnapshot, rule: rules.Metric, now: dt.datetime) -> list[Reading]:
     value = {
         "newest": "arg_max(value, (recorded_at, batch_id))",
         "sum": "sum(value)",
@@ -265,13 +254,13 @@ def _measure_clock(lake: TableSnapshot, now: dt.datetime) -> list[Reading]:
 
 
 _MEASURES: dict[type, Callable[..., list[Reading]]] = {
-    LossRate: _measure_loss_rate,
-    QuarantineRate: _measure_quarantine_rate,
-    SilentChannel: _measure_silence,
-    TopicInPartitions: _count_partitions,
-    Budget: _measure_budget,
-    SplitChannel: _measure_split,
-    MixedFamilies: _count_mixed_families,
+    rules.LossRate: _measure_loss_rate,
+    rules.QuarantineRate: _measure_quarantine_rate,
+    rules.SilentChannel: _measure_silence,
+    rules.TopicInPartitions: _count_partitions,
+    rules.Budget: _measure_budget,
+    rules.SplitChannel: _measure_split,
+    rules.MixedFamilies: _count_mixed_families,
 }
 
 

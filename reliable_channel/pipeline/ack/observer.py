@@ -16,23 +16,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from reliable_channel.core import sds
 from reliable_channel.core.delivery import keep_newest
 from reliable_channel.core.errors import LocalError
-from reliable_channel.core.sds import (
-    Acknowledged,
-    Buffered,
-    Delivered,
-    DependencyBeforeObservation,
-    DependencyLost,
-    DuplicateSeen,
-    EphemeralReceived,
-    MissingDependency,
-    RefetchDue,
-    RepairRequestSeen,
-    SdsChannel,
-    SdsEvent,
-    SdsParameters,
-)
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.schema import Row
@@ -73,7 +59,7 @@ class ChannelObserver:
     too when retention has removed the rows that they guard, or at once if nothing was delivered: :attr:`is_blank`."""
 
     def __init__(
-        self, key: ChannelKey, participant_id: str | None, config: SdsParameters, expiry_ms: int | None = None
+        self, key: ChannelKey, participant_id: str | None, config: sds.SdsParameters, expiry_ms: int | None = None
     ) -> None:
         self._key = key
         *channel, self._family = key
@@ -88,7 +74,7 @@ class ChannelObserver:
         """Reset to a channel about which nothing is known."""
         self.is_blank = True
         """Whether nothing is known, so that there is no state to store."""
-        self._channel = SdsChannel(self._key[2], self._participant_id, self._config)
+        self._channel = sds.SdsChannel(self._key[2], self._participant_id, self._config)
         self._last_message_ms = 0
         self._dormant_since = 0
         self._now = 0
@@ -190,7 +176,7 @@ class ChannelObserver:
             return
         events = self._pass_to_sds(row)
         self._report(events, row, out)
-        if any(isinstance(event, EphemeralReceived) for event in events):
+        if any(isinstance(event, sds.EphemeralReceived) for event in events):
             self._ephemerals[digest] = None
             if len(self._ephemerals) > MAX_EPHEMERALS:
                 del self._ephemerals[next(iter(self._ephemerals))]
@@ -206,7 +192,7 @@ class ChannelObserver:
             self._seen.accept(AcceptedMessage.first(row, self._now))
         self._report(events, row, out)
 
-    def _pass_to_sds(self, row: InputRow) -> Sequence[SdsEvent]:
+    def _pass_to_sds(self, row: InputRow) -> Sequence[sds.SdsEvent]:
         """Pass a row to SDS; returns the events."""
         message = SdsMessage(
             sender_id=row.sender_id or "",
@@ -287,35 +273,35 @@ class ChannelObserver:
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def _report(self, events: Iterable[SdsEvent], row: InputRow | None, out: list[Row]) -> None:
+    def _report(self, events: Iterable[sds.SdsEvent], row: InputRow | None, out: list[Row]) -> None:
         """Make the rows of events. ``row`` caused them; ``None``: a timer."""
         for event in events:
             match event:
-                case Delivered():
+                case sds.Delivered():
                     self._deliver(event, out)
-                case DuplicateSeen(_, message_id, sender_id):
+                case sds.DuplicateSeen(_, message_id, sender_id):
                     if (again := self._seen.get(sds_key(message_id, sender_id))) is not None:
                         again.copies += 1
-                case Acknowledged():
+                case sds.Acknowledged():
                     seen = self._seen.get(sds_key(event.message_id, event.sender_id))
                     out.append(rows.ack(self.base(event.at), event, seen, row))
-                case MissingDependency(_, message_id, named_by):
+                case sds.MissingDependency(_, message_id, named_by):
                     self._needed_by[message_id] = named_by
                     if len(self._needed_by) > MAX_NEEDED_BY:
                         del self._needed_by[next(iter(self._needed_by))]
-                case RefetchDue():
+                case sds.RefetchDue():
                     out.append(rows.refetch(self.base(event.at), event, self._needed_by.get(event.message_id)))
-                case DependencyLost():
+                case sds.DependencyLost():
                     out.append(rows.loss_row(self.base(event.at), event, self._needed_by.get(event.message_id)))
-                case DependencyBeforeObservation(at, message_id, named_by):
+                case sds.DependencyBeforeObservation(at, message_id, named_by):
                     fields = {"status": "before_observation", "needed_by": named_by, "missing_since": at * 1000}
                     out.append(rows.LostDependency(**self.base(at), sds_id=message_id, **fields))
-                case RepairRequestSeen():
+                case sds.RepairRequestSeen():
                     out.append(rows.repair_request(self.base(event.at), event, row))
                 case _:
                     out.extend(rows.other(self.base(event.at), event, self._participant_id, row))
 
-    def _deliver(self, event: Delivered, out: list[Row]) -> None:
+    def _deliver(self, event: sds.Delivered, out: list[Row]) -> None:
         """Write a segment or bare message that SDS delivered, and the rebuilt messages that it completes."""
         if event.late:
             out.append(rows.recovery_row(self.base(event.at), event, self._needed_by.get(event.message_id)))
@@ -383,7 +369,7 @@ class ChannelObserver:
         data: bytes,
         key: ChannelKey,
         participant_id: str | None,
-        config: SdsParameters,
+        config: sds.SdsParameters,
         expiry_ms: int | None = None,
     ) -> ChannelObserver:
         """Restore the result of :meth:`to_bytes`, under the given configuration. Raises ``LocalError`` for any other
@@ -398,7 +384,7 @@ class ChannelObserver:
         restored = cls(key, participant_id, config, expiry_ms)
         restored.is_blank = False
         restored._last_message_ms, restored._dormant_since = proto.last_heard_ms, proto.dormant_since_ms
-        restored._channel = SdsChannel.from_bytes(proto.channel, config)
+        restored._channel = sds.SdsChannel.from_bytes(proto.channel, config)
         restored._now = proto.now_ms
         restored._row_seq = proto.row_seq
         restored._delivery_seq = proto.delivery_seq
@@ -410,7 +396,7 @@ class ChannelObserver:
         return restored
 
 
-def _accepts(events: Sequence[SdsEvent], row: InputRow) -> bool:
+def _accepts(events: Sequence[sds.SdsEvent], row: InputRow) -> bool:
     """Whether SDS accepted the very record of ``row``: delivered it, or buffers it until its dependencies arrive."""
     sds_id, sender_id, digest = row.sds_id, row.sender_id, digest_of(row)
     for event in events:
@@ -424,4 +410,4 @@ def _accepts(events: Sequence[SdsEvent], row: InputRow) -> bool:
     return False
 
 
-_ACCEPTANCES = (Delivered, Buffered)
+_ACCEPTANCES = (sds.Delivered, sds.Buffered)

@@ -8,21 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliable_channel.core.sds import (
-    Acknowledged,
-    Conflict,
-    Delivered,
-    DeliveryError,
-    DependencyLost,
-    Evicted,
-    Evidence,
-    MessageRefused,
-    RefetchDue,
-    RepairRequestSeen,
-    SaturatedFilter,
-    SdsEvent,
-    SendDelivered,
-)
+from reliable_channel.core import sds
 from reliable_channel.lake import tables
 from reliable_channel.lake.schema import Row, row_type
 from reliable_channel.pipeline.ack.accepted_messages import AcceptedMessage
@@ -35,7 +21,7 @@ LostDependency, RefetchRequest = map(row_type, (tables.LOST_DEPENDENCIES, tables
 RepairRequest = row_type(tables.REPAIR_REQUESTS)
 
 
-def segment_row(base: Base, event: Delivered, seen: AcceptedMessage | None) -> Row:
+def segment_row(base: Base, event: sds.Delivered, seen: AcceptedMessage | None) -> Row:
     """The row of a segment that SDS delivered; a bare payload is also a message. ``seen``: ``None`` if forgotten
     because too many waited."""
     fields: dict[str, Any] = {
@@ -123,7 +109,7 @@ def _make_segment_columns(seen: AcceptedMessage) -> dict[str, Any]:
     }
 
 
-def ack(base: Base, event: Acknowledged, seen: AcceptedMessage | None, row: InputRow | None) -> Row:
+def ack(base: Base, event: sds.Acknowledged, seen: AcceptedMessage | None, row: InputRow | None) -> Row:
     """A row of ``acks``."""
     return Ack(
         **base,
@@ -139,11 +125,11 @@ def ack(base: Base, event: Acknowledged, seen: AcceptedMessage | None, row: Inpu
     )
 
 
-_WORDS = {each: {"evidence": each.value, "certainty": each.certainty.value} for each in Evidence}
+_WORDS = {each: {"evidence": each.value, "certainty": each.certainty.value} for each in sds.Evidence}
 """Looked up once: the value of a member of an enumeration is a call of a function."""
 
 
-def refetch(base: Base, event: RefetchDue, needed_by: str | None) -> Row:
+def refetch(base: Base, event: sds.RefetchDue, needed_by: str | None) -> Row:
     """A row of ``refetch_requests``."""
     return RefetchRequest(
         **base,
@@ -155,7 +141,7 @@ def refetch(base: Base, event: RefetchDue, needed_by: str | None) -> Row:
     )
 
 
-def loss_row(base: Base, event: DependencyLost, needed_by: str | None) -> Row:
+def loss_row(base: Base, event: sds.DependencyLost, needed_by: str | None) -> Row:
     """A row of ``lost_dependencies``."""
     return LostDependency(
         **base,
@@ -168,14 +154,14 @@ def loss_row(base: Base, event: DependencyLost, needed_by: str | None) -> Row:
     )
 
 
-def recovery_row(base: Base, event: Delivered, needed_by: str | None) -> Row:
+def recovery_row(base: Base, event: sds.Delivered, needed_by: str | None) -> Row:
     """A row of ``lost_dependencies`` for a message that arrived after it had been declared lost."""
     return LostDependency(
         **base, sds_id=event.message_id, sender_id=event.sender_id, status="recovered", needed_by=needed_by
     )
 
 
-def repair_request(base: Base, event: RepairRequestSeen, row: InputRow | None) -> Row:
+def repair_request(base: Base, event: sds.RepairRequestSeen, row: InputRow | None) -> Row:
     """A row of ``repair_requests``."""
     entry = next((e for e in row.repair_request if e.message_id == event.message_id), None) if row else None
     return RepairRequest(
@@ -199,22 +185,22 @@ def channel_event(
     )
 
 
-def other(base: Base, event: SdsEvent, participant_id: str | None, row: InputRow | None) -> list[Row]:
+def other(base: Base, event: sds.SdsEvent, participant_id: str | None, row: InputRow | None) -> list[Row]:
     """Rows of ``channel_events`` for events that users should see; none for others."""
     match event:
-        case Conflict():
+        case sds.Conflict():
             fields = ("conflict", event.message_id, event.sender_id, f"{event.why}; the {event.winner} one stands")
-        case MessageRefused():
+        case sds.MessageRefused():
             fields = ("refused", event.message_id, event.sender_id, f"{event.reason.value} {event.detail}".strip())
-        case Evicted():
+        case sds.Evicted():
             detail = f"{event.count} of the {event.memory} entries"
             return [channel_event(base, "evicted", None, event.sender_id, detail, row)]
-        case SaturatedFilter():
+        case sds.SaturatedFilter():
             detail = f"{event.saturation:.3f} of the bits are set"
             fields = ("saturated_filter", event.message_id, event.sender_id, detail)
-        case SendDelivered():
+        case sds.SendDelivered():
             return [channel_event(base, "send_delivered", event.send_id, participant_id, None, row)]
-        case DeliveryError():
+        case sds.DeliveryError():
             detail = f"{len(event.acknowledged)} of {event.required} needed segments acknowledged"
             fields = ("delivery_error", event.send_id, participant_id, detail)  # type: ignore[assignment]
         case _:

@@ -15,23 +15,8 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from reliable_channel.config import ChannelsSettings
+from reliable_channel.core import segmentation
 from reliable_channel.core.errors import LocalError
-from reliable_channel.core.segmentation import (
-    CompletedSend,
-    HashMismatch,
-    MessageCompleted,
-    PoisonedSegmentExcluded,
-    Reassembler,
-    Scope,
-    SegmentationConfig,
-    SegmentationEvent,
-    SegmentConflict,
-    SegmentDuplicate,
-    SegmentRefused,
-    SetEvicted,
-    SetExpired,
-    SetOverdue,
-)
 from reliable_channel.core.segmentation.at_once import Arrival, complete_at_once
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.malformed import Malformed
@@ -78,7 +63,7 @@ class SegmentRow(NamedTuple):
     encrypted: bool = False
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> segmentation.Scope:
         return (self.pubsub_topic, self.content_topic, self.channel_id, self.family, self.sender_id)
 
 
@@ -120,11 +105,11 @@ class HashSets:
     in order, while the times of different partitions must not expire each other's sets. All scopes together are bounded
     like one sender, because one hash is one state; of their completed sends the newest are remembered."""
 
-    def __init__(self, config: SegmentationConfig, done: Iterable[Done] = ()) -> None:
+    def __init__(self, config: segmentation.SegmentationConfig, done: Iterable[Done] = ()) -> None:
         """``done``: sends that were completed earlier, in the order of completion."""
         self._config = config
-        self._scopes: dict[Scope, tuple[TopicPartition, Reassembler]] = {}
-        self._known: set[tuple[Scope, str]] = set()
+        self._scopes: dict[segmentation.Scope, tuple[TopicPartition, segmentation.Reassembler]] = {}
+        self._known: set[tuple[segmentation.Scope, str]] = set()
         self._must_persist = False
         for topic_partition, send in done:
             self._get_reassembler(send.scope, topic_partition).remember(send)
@@ -155,7 +140,7 @@ class HashSets:
             return [r._replace(payload=None) if isinstance(r, Message) else r for r in results]
         return results
 
-    def _make_room(self, events: list[SegmentationEvent]) -> None:
+    def _make_room(self, events: list[segmentation.SegmentationEvent]) -> None:
         """Keep the bounds of a hash that several scopes share, at the expense of the scope that holds most. With a
         single scope, its Reassembler keeps them."""
         every = [reassembler for _, reassembler in self._scopes.values()]
@@ -175,9 +160,9 @@ class HashSets:
             if reassembler.next_due() is None:
                 del self._scopes[scope]
 
-    def _get_reassembler(self, scope: Scope, topic_partition: TopicPartition) -> Reassembler:
+    def _get_reassembler(self, scope: segmentation.Scope, topic_partition: TopicPartition) -> segmentation.Reassembler:
         if scope not in self._scopes:
-            self._scopes[scope] = (topic_partition, Reassembler(self._config))
+            self._scopes[scope] = (topic_partition, segmentation.Reassembler(self._config))
         return self._scopes[scope][1]
 
     def tick(self, topic_partition: TopicPartition, offset: int, now_us: int) -> list[Row]:
@@ -198,7 +183,7 @@ class HashSets:
         """Whether it holds and remembers nothing."""
         return not self.dues()
 
-    def scope(self) -> Scope | None:
+    def scope(self) -> segmentation.Scope | None:
         """The scope of one of the sets, or ``None`` if there are none."""
         return next(iter(self._scopes), None)
 
@@ -226,7 +211,7 @@ class HashSets:
         return pb.HashStateProto(scopes=scopes).SerializeToString() if scopes else b""
 
     @classmethod
-    def from_bytes(cls, data: bytes, config: SegmentationConfig) -> HashSets:
+    def from_bytes(cls, data: bytes, config: segmentation.SegmentationConfig) -> HashSets:
         """Restore the result of :meth:`to_bytes`, which must be stored again. Raises ``LocalError`` for any other
         bytes."""
         restored = cls(config)
@@ -239,22 +224,25 @@ class HashSets:
             ) from error
         for scope in scopes:
             topic_partition = (scope.kafka_topic, scope.kafka_partition)
-            restored._scopes[tuple(scope.scope)] = (topic_partition, Reassembler.from_bytes(scope.reassembler, config))
+            restored._scopes[tuple(scope.scope)] = (
+                topic_partition,
+                segmentation.Reassembler.from_bytes(scope.reassembler, config),
+            )
         return restored
 
-    def _forget_lost(self, scope: Scope) -> None:
+    def _forget_lost(self, scope: segmentation.Scope) -> None:
         """Drop what a Reassembler remembers of a set that it has given up: an observer reports what arrives later, and
         a stranger with many names could fill the state of one hash with such memories."""
         self._must_persist = True
         if scope in self._scopes:
             self._scopes[scope][1].forget_lost()
 
-    def _make_results(self, event: SegmentationEvent, record: Record, now: int) -> Iterator[Row]:
+    def _make_results(self, event: segmentation.SegmentationEvent, record: Record, now: int) -> Iterator[Row]:
         match event:
-            case MessageCompleted():
+            case segmentation.MessageCompleted():
                 made = list(make_completed_results(event, record, self._config))
                 ids = made[0].sds_ids
-                send = CompletedSend(
+                send = segmentation.CompletedSend(
                     event.scope,
                     event.entire_message_hash,
                     event.send,
@@ -268,32 +256,32 @@ class HashSets:
                 self._known.update((event.scope, i) for i in ids if i is not None)
                 yield from made
             # A late copy under an id that the message's row in reassembled_messages lacks: only the state can keep it.
-            case SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:
+            case segmentation.SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:
                 self._known.add((event.scope, event.sds_id))
                 self._must_persist = True
-            case SetOverdue():
+            case segmentation.SetOverdue():
                 self._must_persist = True
                 yield make_incomplete_result(event.incomplete, OVERDUE, "silent", event.overdue_at)
-            case SetExpired(incomplete, at):
+            case segmentation.SetExpired(incomplete, at):
                 self._forget_lost(event.incomplete.scope)
                 yield make_incomplete_result(incomplete, GIVEN_UP, "expired", at)
-            case SetEvicted(incomplete, why, at):
+            case segmentation.SetEvicted(incomplete, why, at):
                 self._forget_lost(event.incomplete.scope)
                 yield make_incomplete_result(incomplete, GIVEN_UP, "over_limit", at, why.value)
-            case HashMismatch():
+            case segmentation.HashMismatch():
                 yield make_mismatch_result(event, record, now)
-            case SegmentRefused():
+            case segmentation.SegmentRefused():
                 yield make_event_result(event, "segment_refused", event.reason.value, record, now)
-            case SegmentConflict():
+            case segmentation.SegmentConflict():
                 detail = "other bytes under an id that is held"
                 yield make_event_result(event, "segment_conflict", detail, record, now)
-            case PoisonedSegmentExcluded():
+            case segmentation.PoisonedSegmentExcluded():
                 self._must_persist = True
                 detail = "not a segment of the payload with this hash"
                 yield make_event_result(event, "poisoned_segment", detail, record, now)
 
 
-def take_at_once(rows: Iterator[SegmentRow], count: int, config: SegmentationConfig) -> list[Row] | None:
+def take_at_once(rows: Iterator[SegmentRow], count: int, config: segmentation.SegmentationConfig) -> list[Row] | None:
     """The results of the ``count`` rows of a hash about which nothing else is known, if they are one message whose
     segments arrive once each and in order: those of :func:`take_rows`, which would leave nothing to remember. Else
     ``None``."""
@@ -339,7 +327,7 @@ def _make_failure_row(sets: HashSets, row: InputRow, error: Exception) -> Row:
     return make_failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, record)
 
 
-def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:
+def _advance(reassembler: segmentation.Reassembler, now: int) -> Iterator[segmentation.SegmentationEvent]:
     """Run every timer due by ``now`` (ms) at its own due time, so that late ticks equal punctual ones."""
     while (due := reassembler.next_due()) is not None and due <= now:
         yield from reassembler.expire(due)

@@ -5,36 +5,18 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from reliable_channel.analysis.report.charts.look import (
-    BLACK,
-    BLUE,
-    GREY,
-    ORANGE,
-    SKY,
-    VERMILION,
-    Chart,
-    bars_over_time,
-    colours_by_name,
-    keep_topmost,
-    nothing,
-    readable,
-    set_size,
-    stacked_bars,
-    time_axis,
-    title_params,
-    topmost,
-)
+from reliable_channel.analysis.report.charts import look
 
-OUTCOMES = {"in time": BLUE, "late": SKY, "unknown": GREY, "missing": VERMILION}
+OUTCOMES = {"in time": look.BLUE, "late": look.SKY, "unknown": look.GREY, "missing": look.VERMILION}
 MOST_CHANNELS = 15
 
 
-def outcomes(by_channel: pd.DataFrame) -> Chart:
+def outcomes(by_channel: pd.DataFrame) -> look.Chart:
     """The outcome of the messages of each channel (:func:`delivery.by_channel`)."""
     title = "What became of the messages, by channel"
     if by_channel.empty:
-        return nothing(title, "No message is known in this window.")
-    frame = readable(by_channel.nlargest(MOST_CHANNELS, "messages", keep="first"), "channel_id")
+        return look.nothing(title, "No message is known in this window.")
+    frame = look.readable(by_channel.nlargest(MOST_CHANNELS, "messages", keep="first"), "channel_id")
     frame["in time"] = frame["delivered"] - frame["late"]
     long = frame.melt(["channel_id", "content_topic"], list(OUTCOMES), "outcome", "count")
     long = long.groupby(["channel_id", "outcome"], as_index=False)["count"].sum()
@@ -42,70 +24,74 @@ def outcomes(by_channel: pd.DataFrame) -> Chart:
     if len(by_channel) > MOST_CHANNELS:
         how += f" The {MOST_CHANNELS} of {len(by_channel):,} with most messages."
     y, x = alt.Y("channel_id:N", title=None, sort="-x"), alt.X("count:Q", title="messages")
-    chart = stacked_bars(long, title_params(title, how), "outcome", [*OUTCOMES], [*OUTCOMES.values()], y=y, x=x)
-    return set_size(chart, 40 + 22 * frame["channel_id"].nunique())
+    chart = look.stacked_bars(
+        long, look.title_params(title, how), "outcome", [*OUTCOMES], [*OUTCOMES.values()], y=y, x=x
+    )
+    return look.set_size(chart, 40 + 22 * frame["channel_id"].nunique())
 
 
-def rate(frame: pd.DataFrame) -> Chart:
+def rate(frame: pd.DataFrame) -> look.Chart:
     """Messages delivered over time, stacked (:func:`delivery.rate`)."""
     title = "Messages delivered over time"
     if frame.empty:
-        return nothing(title, "Nothing was delivered in this window.")
-    shown = readable(topmost(frame, "name", "messages"), "name")
+        return look.nothing(title, "Nothing was delivered in this window.")
+    shown = look.readable(look.topmost(frame, "name", "messages"), "name")
     shown.attrs = frame.attrs
-    return bars_over_time(shown, "name", "messages", title, "By the time of delivery", "messages")
+    return look.bars_over_time(shown, "name", "messages", title, "By the time of delivery", "messages")
 
 
-def curve(frame: pd.DataFrame, title: str, how_to_read: str) -> Chart:
+def curve(frame: pd.DataFrame, title: str, how_to_read: str) -> look.Chart:
     """The share of messages that took at most a given time (``*_curve``), by name."""
     if frame.empty:
-        return nothing(title, "Nothing of this kind was seen in this window.")
-    shown = readable(frame.assign(seconds=frame["ms"].clip(lower=1) / 1000), "name")
+        return look.nothing(title, "Nothing of this kind was seen in this window.")
+    shown = look.readable(frame.assign(seconds=frame["ms"].clip(lower=1) / 1000), "name")
     names = list(dict.fromkeys(shown["name"]))
     chart = (
-        alt.Chart(shown, title=title_params(title, how_to_read))
+        alt.Chart(shown, title=look.title_params(title, how_to_read))
         .mark_line(interpolate="monotone", strokeWidth=2)
         .encode(
             x=alt.X("seconds:Q", title="seconds (logarithmic)", scale=alt.Scale(type="log", nice=True)),
             y=alt.Y("share:Q", title="share that took at most so long", axis=alt.Axis(format="%")),
-            color=colours_by_name("name", names),
+            color=look.colours_by_name("name", names),
             strokeDash=alt.StrokeDash("name:N", sort=names, legend=None),
             order="share:Q",
         )
     )
-    return set_size(chart)
+    return look.set_size(chart)
 
 
-def depth(frame: pd.DataFrame) -> Chart:
+def depth(frame: pd.DataFrame) -> look.Chart:
     """The longest causal chain over time (:func:`depth.depth_over_time`)."""
     title = "Causal depth over time"
     if frame.empty:
-        return nothing(title, "No SDS message with a causal history was seen in this window.")
-    shown = readable(keep_topmost(frame, "channel_id", "depth"), "channel_id")
+        return look.nothing(title, "No SDS message with a causal history was seen in this window.")
+    shown = look.readable(look.keep_topmost(frame, "channel_id", "depth"), "channel_id")
     names = list(dict.fromkeys(shown["channel_id"]))
     chart = (
-        alt.Chart(shown, title=title_params(title, "Messages in the longest chain in which each names the one before."))
+        alt.Chart(
+            shown, title=look.title_params(title, "Messages in the longest chain in which each names the one before.")
+        )
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
-            x=time_axis(shown["time"]),
+            x=look.time_axis(shown["time"]),
             y=alt.Y("depth:Q", title="messages in the chain"),
-            color=colours_by_name("channel_id", names),
+            color=look.colours_by_name("channel_id", names),
             strokeDash=alt.StrokeDash("channel_id:N", sort=names, legend=None),
         )
     )
-    return set_size(chart)
+    return look.set_size(chart)
 
 
-def quantiles(frame: pd.DataFrame, title: str, what: str) -> Chart:
+def quantiles(frame: pd.DataFrame, title: str, what: str) -> look.Chart:
     """Median, 90 % and 99 % as points on one line per name (the frames of latencies in ``delivery``)."""
     if frame.empty:
-        return nothing(title, "Nothing of this kind was seen in this window.")
-    shown = readable(frame.head(MOST_CHANNELS), "name")
+        return look.nothing(title, "Nothing of this kind was seen in this window.")
+    shown = look.readable(frame.head(MOST_CHANNELS), "name")
     marks = {"p50_ms": "median", "p90_ms": "90 %", "p99_ms": "99 %"}
     long = shown.melt(["name", what], list(marks), "mark", "ms").replace({"mark": marks})
     long["seconds"] = long["ms"].clip(lower=1) / 1000
     names = list(shown["name"])
-    base = alt.Chart(long, title=title_params(title, "Half, nine of ten and 99 of 100 took at most so long."))
+    base = alt.Chart(long, title=look.title_params(title, "Half, nine of ten and 99 of 100 took at most so long."))
     scale = alt.Scale(type="log")
     lines = base.mark_line(color="#BBBBBB", strokeWidth=2).encode(
         y=alt.Y("name:N", sort=names, title=None), x=alt.X("seconds:Q", scale=scale), detail="name:N"
@@ -113,7 +99,7 @@ def quantiles(frame: pd.DataFrame, title: str, what: str) -> Chart:
     points = base.mark_point(filled=True, size=70, opacity=1).encode(
         y=alt.Y("name:N", sort=names, title=None),
         x=alt.X("seconds:Q", title="seconds (logarithmic)", scale=scale),
-        color=colours_by_name("mark", list(marks.values()), [BLUE, ORANGE, BLACK]),
+        color=look.colours_by_name("mark", list(marks.values()), [look.BLUE, look.ORANGE, look.BLACK]),
         shape=alt.Shape("mark:N", sort=list(marks.values()), legend=None),
     )
-    return set_size(lines + points, 40 + 22 * len(names))
+    return look.set_size(lines + points, 40 + 22 * len(names))

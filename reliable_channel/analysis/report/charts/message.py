@@ -10,33 +10,19 @@ import altair as alt
 import pandas as pd
 
 from reliable_channel.analysis import text
-from reliable_channel.analysis.report.charts.look import (
-    BLUE,
-    GREY,
-    ORANGE,
-    VERMILION,
-    WIDTH,
-    Chart,
-    answers,
-    colours_by_name,
-    nothing,
-    readable,
-    set_size,
-    time_axis,
-    title_params,
-)
+from reliable_channel.analysis.report.charts import look
 from reliable_channel.analysis.report.graph import Graph, Kind
 from reliable_channel.analysis.report.investigate import LANES
 
 MOST_MARKS = 400
 
 
-def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
+def timeline(frame: pd.DataFrame, width: int = look.WIDTH) -> look.Chart:
     """Everything that happened to a message, by lane (:func:`investigate.timeline`), on a plot of ``width`` pixels."""
     title = "What happened to the message"
     if frame.empty:
-        return nothing(title, "No table says anything about it in this window.")
-    shown, later = move_late_answers(readable(frame.head(MOST_MARKS), "what", "who", "detail"))
+        return look.nothing(title, "No table says anything about it in this window.")
+    shown, later = move_late_answers(look.readable(frame.head(MOST_MARKS), "what", "who", "detail"))
     lanes = [lane for lane in LANES if lane in set(shown["lane"])]
     shown["label"] = shown["what"].where(shown["who"].isna(), shown["what"] + " · " + shown["who"].fillna(""))
     labels = labels_of(shown, width)
@@ -46,11 +32,11 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
     subtitle = f"{len(frame):,} events from {first} UTC to {last} UTC"
     subtitle += "; store nodes answered long after, at the right edge" if later else ""
     points = (
-        alt.Chart(shown, title=title_params(title, subtitle))
-        .mark_point(filled=True, size=60, opacity=0.7, color=BLUE)
+        alt.Chart(shown, title=look.title_params(title, subtitle))
+        .mark_point(filled=True, size=60, opacity=0.7, color=look.BLUE)
         .encode(
-            **answers(shown),
-            x=time_axis(shown["time"], title="time (UTC)"),
+            **look.answers(shown),
+            x=look.time_axis(shown["time"], title="time (UTC)"),
             y=y,
             color=alt.Color("lane:N", sort=lanes, legend=None, scale=_lanes(lanes)),
         )
@@ -61,7 +47,7 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
         .encode(x="time:T", y=y, text="label:N")
         for align in ("left", "right")
     ]
-    return set_size(alt.layer(points, *words), 30 + 36 * len(lanes))
+    return look.set_size(alt.layer(points, *words), 30 + 36 * len(lanes))
 
 
 def move_late_answers(shown: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
@@ -83,7 +69,7 @@ CHARACTER = 6.5
 """A little more than a character's width at the labels' size, pixels."""
 
 
-def labels_of(shown: pd.DataFrame, plot: int = WIDTH) -> pd.DataFrame:
+def labels_of(shown: pd.DataFrame, plot: int = look.WIDTH) -> pd.DataFrame:
     """A label (lane, time, label, align) for every mark that has room for one in its lane of ``plot`` pixels; a mark
     without a label is counted in the previous one."""
     begin = shown["time"].min()
@@ -109,33 +95,33 @@ def labels_of(shown: pd.DataFrame, plot: int = WIDTH) -> pd.DataFrame:
 def _lanes(lanes: list[str]) -> alt.Scale:
     trouble = {"loss", "channel"}
     requests = {"refetch", "store", "repair"}
-    colours = [VERMILION if lane in trouble else ORANGE if lane in requests else BLUE for lane in lanes]
+    colours = [look.VERMILION if lane in trouble else look.ORANGE if lane in requests else look.BLUE for lane in lanes]
     return alt.Scale(domain=lanes, range=colours)
 
 
 ROOM = 110
 """The pixels between two steps of the graph that leave room for the sender's name beside the id."""
 KINDS = {
-    Kind.OWN: (BLUE, "square"),
-    Kind.OWN_ABSENT: (VERMILION, "square"),
-    Kind.ARRIVED: (GREY, "circle"),
-    Kind.ABSENT: (VERMILION, "cross"),
+    Kind.OWN: (look.BLUE, "square"),
+    Kind.OWN_ABSENT: (look.VERMILION, "square"),
+    Kind.ARRIVED: (look.GREY, "circle"),
+    Kind.ABSENT: (look.VERMILION, "cross"),
 }
 
 
-def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str] | None = None) -> Chart:
+def causal_graph(graph: Graph, width: int = look.WIDTH, link_of: Callable[[str], str] | None = None) -> look.Chart:
     """The message between its past (left) and the messages that name it (right). ``link_of`` gives the address that the
     node of an SDS id leads to."""
     title = "The causal graph around the message"
     if len(graph.nodes) <= 1 and not graph.edges:
-        return nothing(title, "It names nothing that is known here, and nothing that arrived names it.")
+        return look.nothing(title, "It names nothing that is known here, and nothing that arrived names it.")
     columns: dict[int, int] = {}
     rows = []
     for node in graph.nodes:
         slot = columns.get(node.generation, 0)
         columns[node.generation] = slot + 1
         rows.append((node.sds_id, node.generation, slot, node.sender_id, node.kind.value))
-    nodes = readable(pd.DataFrame(rows, columns=["sds_id", "generation", "slot", "sender", "kind"]), "sender")
+    nodes = look.readable(pd.DataFrame(rows, columns=["sds_id", "generation", "slot", "sender", "kind"]), "sender")
     tallest = max(columns.values())
     kinds = [kind.value for kind in KINDS]
     nodes["y"] = [
@@ -178,13 +164,13 @@ def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str]
         .encode(x=alt.X("x:Q", title=steps), y=y, x2=alt.X2("x2:Q", title=steps), y2="y2:Q")
     )
     points = (
-        alt.Chart(nodes, title=title_params(title, subtitle))
+        alt.Chart(nodes, title=look.title_params(title, subtitle))
         .mark_point(filled=True, size=110, opacity=1)
         .encode(
-            **answers(nodes),
+            **look.answers(nodes),
             x=x,
             y=y,
-            color=colours_by_name("kind", kinds, [colour for colour, _ in KINDS.values()]),
+            color=look.colours_by_name("kind", kinds, [colour for colour, _ in KINDS.values()]),
             shape=alt.Shape(
                 "kind:N",
                 sort=kinds,
@@ -200,4 +186,4 @@ def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str]
         .encode(x=x, y=y, text="label:N")
         for behind in ({"stroke": "white", "strokeWidth": 4}, {})
     ]
-    return set_size(alt.layer(rules, *words, points), min(640, 60 + 34 * tallest))
+    return look.set_size(alt.layer(rules, *words, points), min(640, 60 + 34 * tallest))
