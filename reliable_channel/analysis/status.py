@@ -18,18 +18,11 @@ from deltalake import DeltaTable
 from reliable_channel.analysis.alerts.heartbeat import find_stopped
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake import tables
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.open_hashes import JOB, OpenHashes, read_open_hashes
 from reliable_channel.lake.read import open_tables, select
-from reliable_channel.lake.tables import (
-    CHANNEL_KEY,
-    DELIVERIES,
-    LOST_DEPENDENCIES,
-    QUARANTINE,
-    REFETCH_REQUESTS,
-    TABLES,
-)
 
 KAFKA_PATIENCE_S = 1.0
 """How long the newest Kafka offsets may take, from the start on; an unreachable broker must not delay the rest."""
@@ -37,7 +30,7 @@ KAFKA_PATIENCE_S = 1.0
 HISTORY_LIMIT = 1_000
 """Commits examined per table; a job further behind is at least that far behind."""
 
-_DEPENDENCY = [*CHANNEL_KEY, "sds_id"]
+_DEPENDENCY = [*tables.CHANNEL_KEY, "sds_id"]
 
 Newest = Callable[[str], Mapping[int, int]]
 """Kafka topic → partition → the offset that the next record will get."""
@@ -54,7 +47,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     by_id = {str(table.metadata().id): name for name, table in opened.items()}
     known = {
         "open_sets": _count_open_sets(settings.paths, checkpoints),
-        "quarantine": _count_quarantined(opened.get(QUARANTINE.name)),
+        "quarantine": _count_quarantined(opened.get(tables.QUARANTINE.name)),
         "missing_dependencies": _find_missing_dependencies(opened),
     }
     return {
@@ -65,7 +58,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
             {"part": part.part, "since": part.since.isoformat(timespec="seconds"), "effect": part.effect}
             for part in find_stopped(opened.get)
         ],
-        "missing_tables": [table.name for table in TABLES if table.name not in opened],
+        "missing_tables": [table.name for table in tables.TABLES if table.name not in opened],
         "jobs": [
             _describe_job(c, opened, by_id, broker_offsets) for c in checkpoints
         ],  # when Kafka has had time to answer
@@ -134,16 +127,16 @@ def _count_quarantined(table: DeltaTable | None) -> dict[str, int]:
 
 def _find_missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
     """Requested dependencies that neither arrived nor were given up: how many, and the oldest."""
-    if REFETCH_REQUESTS.name not in opened:
+    if tables.REFETCH_REQUESTS.name not in opened:
         return {"count": 0, "oldest": None}
-    settled = [name for name in (LOST_DEPENDENCIES.name, DELIVERIES.name) if name in opened]
+    settled = [name for name in (tables.LOST_DEPENDENCIES.name, tables.DELIVERIES.name) if name in opened]
     joins = [
         f"left anti join {name} on " + " and ".join(f"asked.{c} = {name}.{c}" for c in _DEPENDENCY) for name in settled
     ]
-    wanted = {name: opened[name] for name in (REFETCH_REQUESTS.name, *settled)}
+    wanted = {name: opened[name] for name in (tables.REFETCH_REQUESTS.name, *settled)}
     columns = ", ".join(_DEPENDENCY)
     # Each dependency once before it is looked for: it is asked for many times, and a join looks at every pair.
-    asked = f"select {columns}, min(event_time) as since from {REFETCH_REQUESTS.name} group by {columns}"  # noqa: S608 - names of our own only
+    asked = f"select {columns}, min(event_time) as since from {tables.REFETCH_REQUESTS.name} group by {columns}"  # noqa: S608 - names of our own only
     waiting = f"select asked.* from ({asked}) asked {' '.join(joins)}"  # noqa: S608
     counted = f"select *, count(*) over () as waiting from ({waiting}) order by since, {columns} limit 1"  # noqa: S608
     oldest = next(iter(select(counted, **wanted)), None)

@@ -19,6 +19,7 @@ from deltalake import Transaction
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core import foreign_json
+from reliable_channel.evidence.node_logs import to_text
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import replace_rows
 from reliable_channel.lake.create import create_tables
@@ -26,12 +27,11 @@ from reliable_channel.lake.read import open_table, quote
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CHANNEL_KEY, SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
-from reliable_channel.lake.tables.evidence import LOST
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES, LOST
 from reliable_channel.messaging.sender_events import SenderEventKind
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_shorter_topic
 
 MAX_RECORD_BYTES = 64 * 1024
-MAX_TEXT = 1_024
 MAX_IDS = 1_000
 """The most ids of one record that become rows. A record has no room for more of this project's ids, but for thousands
 of shorter ones, and each row repeats the record's texts."""
@@ -45,7 +45,6 @@ _TEXTS = (*CHANNEL_KEY, "sender_id", "sds_id", "send_id", "event", "detail")
 _EVENTS = frozenset(SenderEventKind)
 _HASHES = ("entire_message_hash", "envelope_hash")
 WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
-SOURCES = frozenset({"relay", "filter", "store", "sender"})
 OF_A_BRIDGE = -1
 """The partition of a bridge's gap: it has none."""
 BRIDGE_CAUSES = frozenset({"bridge_restart", "node_unreachable", "cache_full", "resubscribed"})
@@ -163,12 +162,12 @@ def convert_record(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table,
 
 
 def _read_sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
-    at, vantage, source = _read_time(fields), _to_text(fields.get("vantage")), _to_text(fields.get("source"))
+    at, vantage, source = _read_time(fields), to_text(fields.get("vantage")), to_text(fields.get("source"))
     hashes = fields.get("hashes")
-    if at is None or not vantage or source not in SOURCES or not isinstance(hashes, list):
+    if at is None or not vantage or source not in BRIDGE_SOURCES or not isinstance(hashes, list):
         return None
     common = {"vantage": vantage, "source": source, "seen_at": at}
-    common |= {name: _to_text(fields.get(name)) for name in ("node", "pubsub_topic")}
+    common |= {name: to_text(fields.get(name)) for name in ("node", "pubsub_topic")}
     # A node may give an envelope twice in one batch; the rows of both would be equal.
     known = dict.fromkeys(hash_ for value in hashes if (hash_ := _to_hash(value)) is not None)
     return (SIGHTINGS, [{**common, "message_hash": value} for value in known]) if known else None
@@ -176,7 +175,7 @@ def _read_sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]
 
 def _read_sender_event(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     at = _read_time(fields)
-    row: dict[str, Any] = {name: _to_text(fields.get(name)) for name in _TEXTS}
+    row: dict[str, Any] = {name: to_text(fields.get(name)) for name in _TEXTS}
     if at is None or row["event"] not in _EVENTS or (row["sds_id"] and not _names_channel(row)):
         return None
     row |= {name: _to_hash(fields.get(name)) for name in _HASHES}
@@ -185,26 +184,26 @@ def _read_sender_event(fields: dict[str, Any]) -> tuple[Table, list[dict[str, An
 
 def _read_loss(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     """One row for each segment that the recipient held; without one, no row can be attributed to a message."""
-    at, reported_by, ids = _read_time(fields), _to_text(fields.get("reported_by")), fields.get("sds_ids")
+    at, reported_by, ids = _read_time(fields), to_text(fields.get("reported_by")), fields.get("sds_ids")
     if at is None or not reported_by or not isinstance(ids, list):
         return None
-    reason, detail = _to_text(fields.get("reason")), _to_text(fields.get("detail"))
-    row: dict[str, Any] = {name: _to_text(fields.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
+    reason, detail = to_text(fields.get("reason")), to_text(fields.get("detail"))
+    row: dict[str, Any] = {name: to_text(fields.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
     if not _names_channel(row):
         return None
     row |= {"entire_message_hash": _to_hash(fields.get("entire_message_hash")), "event": LOST, "event_time": at}
     row |= {"reported_by": reported_by, "detail": ": ".join(filter(None, (reason, detail))) or None}
-    held = dict.fromkeys(text for sds_id in ids if (text := _to_text(sds_id)))
+    held = dict.fromkeys(text for sds_id in ids if (text := to_text(sds_id)))
     return (SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in islice(held, MAX_IDS)]) if held else None
 
 
 def _read_gap(
     fields: dict[str, Any], record: EvidenceRecord, envelopes_topic: str
 ) -> tuple[Table, list[dict[str, Any]]] | None:
-    name, status, to_time = _to_text(fields.get("name")), _to_text(fields.get("status")), _to_us(fields.get("to_ms"))
+    name, status, to_time = to_text(fields.get("name")), to_text(fields.get("status")), _to_us(fields.get("to_ms"))
     if not name or status not in ("open", "filled", "unfilled") or to_time is None:
         return None
-    vantage, cause, attempts = _to_text(fields.get("vantage")), _to_text(fields.get("cause")), fields.get("attempts")
+    vantage, cause, attempts = to_text(fields.get("vantage")), to_text(fields.get("cause")), fields.get("attempts")
     row = {
         "kafka_topic": envelopes_topic,
         "kafka_partition": OF_A_BRIDGE,
@@ -231,7 +230,7 @@ def _read_queried_topics(fields: dict[str, Any], status: str) -> dict[str, list[
     named: dict[str, list[str]] = {}
     for name in ("pubsub_topics", "content_topics"):
         values = fields.get(name)
-        named[name] = [text for one in values if (text := _to_text(one))] if isinstance(values, list) else []
+        named[name] = [text for one in values if (text := to_text(one))] if isinstance(values, list) else []
     return {"pubsub_topics": named["pubsub_topics"] or None, "content_topics": named["content_topics"] or None}
 
 
@@ -241,12 +240,6 @@ def _read_position_of(paths: PathSettings, table: Table, topic: str, partition: 
 
 def _app(topic: str, partition: int) -> str:
     return f"evidence/{topic}/{partition}"
-
-
-def _to_text(value: Any) -> str | None:
-    """Return bounded text that can be stored: JSON can contain half of a surrogate pair, which UTF-8 cannot
-    represent. ``None`` for an empty one, by which some languages write what is absent."""
-    return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
 
 
 def _to_hash(value: Any) -> bytes | None:

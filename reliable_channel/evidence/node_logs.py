@@ -172,7 +172,7 @@ def parse_line(line: bytes, now_us: int) -> list[LogSighting] | Unread | None:
     kind, names = event
     topic, node, hash_ = (
         _read_topic(fields),
-        _to_text(next(filter(None, map(fields.get, _OWN_IDS)), None)),
+        to_text(next(filter(None, map(fields.get, _OWN_IDS)), None)),
         digits[2:],
     )
     peers: list[str | None] = [*_find_peers(next((fields[name] for name in names if name in fields), None))]
@@ -184,7 +184,7 @@ def read_field(line: bytes, path: str) -> str | None:
     value: Any = _parse_json(line.decode("utf-8", "replace"))
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
-    return _to_text(value)
+    return to_text(value)
 
 
 def _split_line(line: bytes, wrapped: bool = False) -> tuple[str, Any, Mapping[str, Any]] | None:
@@ -266,7 +266,7 @@ def _read_topic(fields: Mapping[str, Any]) -> str | None:
         value = fields.get(name)
         if isinstance(value, str) and value.startswith(("/", "some", "Some")):
             optional = _SOME.match(value)
-            return _to_text(optional[1] if optional else value)
+            return to_text(optional[1] if optional else value)
     return None
 
 
@@ -278,5 +278,6 @@ def _find_peers(value: Any) -> Iterator[str]:
         yield match[0]
 
 
-def _to_text(value: Any) -> str | None:
-    return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
+def to_text(value: Any) -> str | None:
+    """Bounded text. ``None`` for an empty one, by which some languages write what is absent."""
+    return value[:MAX_TEXT] if isinstance(value, str) and value else None

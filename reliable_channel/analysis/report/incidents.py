@@ -27,7 +27,7 @@ def list_splits(source: TableWindow) -> pd.DataFrame:
     """The splits of the busiest channels: channel, groups (participants that were in touch), since, healed (or none),
     and the messages of the channel that are missing from that time."""
     rows = []
-    for key, _, splits in _read_channels(source):
+    for key, _, splits in _read_channels(source.snapshot, source.window):
         for split in splits:
             since, healed = _to_time(split.since_ms), _to_time(split.healed_ms or split.shown_ms)
             missing = source.query(
@@ -47,7 +47,7 @@ def list_splits(source: TableWindow) -> pd.DataFrame:
 def list_known(source: TableWindow) -> pd.DataFrame:
     """Of the largest channel with a split, else the largest: in bins of a minute, how many of the
     others' messages (``settled``) each participant knew (``known``)."""
-    channels = _read_channels(source)
+    channels = _read_channels(source.snapshot, source.window)
     _, rows, _ = max(channels, key=lambda channel: (bool(channel[2]), len(channel[1])), default=(None, [], []))
     return pd.DataFrame(sum_known(rows, EVERY_MS // 1000), columns=["time", "participant", "known", "settled"])
 
@@ -55,13 +55,9 @@ def list_known(source: TableWindow) -> pd.DataFrame:
 Channels = list[tuple[ChannelFilter, list[dict[str, Any]], list[Split]]]
 
 
-def _read_channels(source: TableWindow) -> Channels:
-    """Each channel of the window with its rows of :func:`read_contacts` and its splits."""
-    return _read_contacts(source.snapshot, source.window)
-
-
 @lru_cache(maxsize=1)  # each cell of a notebook asks for it; of several snapshots, only the last is held in memory
-def _read_contacts(lake: TableSnapshot, window: Window) -> Channels:
+def _read_channels(lake: TableSnapshot, window: Window) -> Channels:
+    """Each channel of the window with its rows of :func:`read_contacts` and its splits."""
     contacts = read_contacts(lake, *window.where(), EVERY_MS)
     return [(key, rows, find_splits(lake, key, rows, EVERY_MS)) for key, rows in contacts.items()]
 

@@ -22,7 +22,7 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.schema import Row
-from reliable_channel.lake.tables import CHANNEL_KEY, DELIVERED_MESSAGES, DELIVERIES
+from reliable_channel.lake.tables import CHANNEL_KEY, DAY_MS, DELIVERED_MESSAGES, DELIVERIES
 from reliable_channel.pipeline.ack import output_rows as rows
 from reliable_channel.pipeline.ack.accepted_messages import (
     DIGEST_BYTES,
@@ -44,7 +44,6 @@ MAX_NEEDED_BY = 10_000
 """The maximum number of missing ids whose first naming message is remembered."""
 GUARDED_MS = max(table.retention_ms or 0 for table in (DELIVERIES, DELIVERED_MESSAGES))
 """How long (ms) tables keep a delivery; a channel that forgets it earlier could write it twice."""
-DAY_MS = 24 * 3_600_000
 
 ChannelKey = tuple[str, str, str, str]
 """Pubsub topic, content topic, channel id, wire family: participants of two families cannot read each other, so what
