@@ -28,6 +28,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.channel.retrieval import StoreQueries, TimeRange
 from reliable_channel.channel.steps import Fetch
+from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
@@ -208,6 +209,25 @@ def test_with_parity_a_message_is_delivered_when_any_k_segments_are_acknowledged
     bob.channel.send(b"thanks")
     world.run(1_000)
     assert [event.request_id for event in alice.of(MessageDelivered)] == [request_id]
+
+
+def test_nobody_waits_for_parity_that_failed_to_leave_after_its_message_was_delivered() -> None:
+    """Who has the message computes the parity that the next one names, although nobody ever had it."""
+    world = World()
+    limit = RateLimitConfig(enabled=True, epoch_size_ms=60_000, messages_per_epoch=2)
+    config = replace(alone(), segmentation=WITH_PARITY, rate_limit=limit)
+    alice, bob = world.join("alice", config), world.join("bob", quick(segmentation=WITH_PARITY))
+    alice.channel.send(bytes(range(100)))
+    world.run(50_000, step_ms=1_000)
+    assert (len(alice.of(MessageDelivered)), world.node("alice")._limit.waiting) == (1, 1), "parity waits"
+    world.node("alice").failing = FailureReason.REFUSED
+    world.run(30_000, step_ms=1_000)
+    assert alice.problems() == ["dispatch_failed"]
+    world.node("alice").failing = None
+    alice.channel.send(b"next")
+    world.run(60_000, step_ms=1_000)
+    assert bob.payloads == [bytes(range(100)), b"next"]
+    assert len(bob.of(MissingMessage)) == 1
 
 
 def test_a_missing_message_is_fetched_from_the_store_by_its_retrieval_hint() -> None:
