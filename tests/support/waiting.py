@@ -19,10 +19,14 @@ def until(
 ) -> None:
     """Wait until ``condition`` is true, and fail with ``what`` after ``WAIT_S``.
 
-    ``process`` must live meanwhile: if it ends, fail with what it printed. ``every_s``: seconds between two looks.
+    ``process`` must live meanwhile: if it ends, fail with what it printed. ``every_s``: seconds between two looks;
+    more where a look takes long, since what is waited for needs the processor.
     """
-    end = time.monotonic() + WAIT_S
+    looked = time.monotonic()
+    end = looked + WAIT_S
     while not condition():
         assert process is None or process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < end, what() if callable(what) else what
-        time.sleep(every_s)
+        now = time.monotonic()
+        assert now < end, what() if callable(what) else what
+        time.sleep(max(every_s, min(1.0, 5 * (now - looked))))
+        looked = time.monotonic()
