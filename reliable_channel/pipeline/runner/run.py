@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 _STOP_PATIENCE_S = 60.0  # for the micro-batches that run
 _STARTS = 3
 """The maximum number of consecutive starts of a query that ends with a `PassingFault`."""
+_SET_BACK_S = 2.0
+"""How far (s) the wall clock must be set back for queries with a trigger interval to be started again: Spark waits for
+a trigger by that clock, and would read nothing from Kafka for a day after a step of a day."""
 
 
 def run_chain(
@@ -108,27 +111,58 @@ def run_continuously(
             ticker = ticks.IdleTicker(settings, writer, running[query.name])
             ticker.start()
 
+    was_set_back = _watch_wall_clock()
     try:
         for query in queries:
             begin(query)
             on_progress(f"{query.name} runs")
         while not stop.wait(0.5):
+            if was_set_back():
+                _start_again_by_clock(queries, running, begin)
             if ticker is not None and ticker.refused is not None:
                 raise ticker.refused
             for query in queries:
                 if not running[query.name].isActive:
-                    fault = read_passing_fault(running[query.name])
-                    # Only failures in a row count. This one is the first if the query has made progress since.
-                    starts[query.name] = 2 if running[query.name].lastProgress else starts[query.name] + 1
-                    if starts[query.name] > _STARTS:
-                        raise fault
-                    _log.warning("%s It is started again.", fault)
+                    _count_failure(running[query.name], starts)
                     begin(query)
     finally:
         turns.end()  # first, since a query that waits for its turn is inside its micro-batch, and would not stop
         if ticker is not None:
             ticker.stop()
         stop_all(list(running.values()))
+
+
+def _count_failure(query: StreamingQuery, starts: Counter[str]) -> None:
+    """Note that a query has ended and is started again. Raises ``EnvironmentFault`` if it may not be."""
+    fault, name = read_passing_fault(query), query.name
+    # Only failures in a row count. This one is the first if the query has made progress since.
+    starts[name] = 2 if query.lastProgress else starts[name] + 1
+    if starts[name] > _STARTS:
+        raise fault
+    _log.warning("%s It is started again.", fault)
+
+
+def _watch_wall_clock() -> Callable[[], bool]:
+    """A function that returns whether the wall clock was set back since it was last called."""
+    ahead_s = time.time() - time.monotonic()
+
+    def was_set_back() -> bool:
+        nonlocal ahead_s
+        before_s, ahead_s = ahead_s, time.time() - time.monotonic()
+        return ahead_s < before_s - _SET_BACK_S
+
+    return was_set_back
+
+
+def _start_again_by_clock(
+    queries: Sequence[Query], running: Mapping[str, StreamingQuery], begin: Callable[[Query], None]
+) -> None:
+    """Start the queries that have a trigger interval again, as the wall clock was set back."""
+    for query in queries:
+        if not isinstance(query.reads, Table):
+            _log.warning("The clock was set back. The query %s is started again.", query.name)
+            stop_all([running[query.name]])
+            begin(query)
 
 
 def run_to_end(

@@ -1,11 +1,12 @@
-"""A query is started again that Python or Kafka left waiting for too long: Spark waits ten seconds for Python when a
-query with state starts, and 20 s for a broker. Of queries of which one cannot start, none is started, and a stop waits
-for micro-batches only."""
+"""A query is started again that Python or Kafka left waiting for too long (Spark waits ten seconds for Python when a
+query with state starts, and 20 s for a broker), or a clock that was set back. Of queries of which one cannot start,
+none is started, and a stop waits for micro-batches only."""
 
 from __future__ import annotations
 
 import re
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -91,6 +92,13 @@ class Starts:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         return FakeQuery(self.left.pop(0), self._progress)
+
+
+class Waits(FakeQuery):
+    """A query that waits for its next trigger until it is stopped."""
+
+    def stop(self) -> None:
+        self.isActive = False
 
 
 class AtOnce(threading.Event):
@@ -183,3 +191,33 @@ def test_a_run_that_is_stopped_waits_for_a_micro_batch_but_not_for_a_broker(monk
     run.stop_all(cast(Any, [asks, writes]))
     assert len(waits) == 1
     assert writes.stopped
+
+
+@pytest.mark.parametrize(("steps", "starts"), [((0, 86_400), 1), ((0, 1), 1), ((86_400, 0), 2), ((0, -60), 2)])
+def test_the_reader_of_kafka_is_started_again_when_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: tuple[float, ...], starts: int
+) -> None:
+    """Spark waits for the next trigger by the wall clock: for a day, if that was set back by a day."""
+    started: list[tuple[str, Waits]] = []
+    ahead, real = 0.0, time.time
+
+    class Steps(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal ahead
+            if left:
+                ahead = left.pop(0)
+                return False
+            return True
+
+    def begin(_spark: object, _settings: object, query: Query, **_: object) -> Waits:
+        started.append((query.name, Waits(None, name=query.name, isActive=True)))
+        return started[-1][1]
+
+    left = [*steps, steps[-1]]
+    monkeypatch.setattr("time.time", lambda: real() + ahead)
+    monkeypatch.setattr(run, "start", begin)
+    monkeypatch.setattr(run, "check", lambda *_: None)
+    run.run_continuously(cast(Any, None), load("local", paths={"run_dir": str(tmp_path)}), Steps(), queries=CHAIN)
+    names = [name for name, _ in started]
+    assert names == ["ingest", "reassembly", "ack", *["ingest"] * (starts - 1)]
+    assert not any(query.isActive for _, query in started)
