@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -97,6 +98,9 @@ DERIVED = (
 CARRIED = (tables.CLOCK, tables.SOURCE_GAPS)
 PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 MAINTAINED = ("sds_messages", "deliveries", "clock")
+EVENT = dict(zip(tables.CHANNEL_KEY, ("/p", "/c", "talk"), strict=True)) | {"sds_id": "a", "at_ms": 1_767_225_600_000}
+EVENT |= {"kind": "sender", "event": "queued"}
+SEEN = {"kind": "sightings", "vantage": "north", "source": "relay", "hashes": ["ab" * 32], "at_ms": EVENT["at_ms"]}
 SEALED, SECRET = "/sealed/1/operations/proto", b"only with the key"
 
 
@@ -223,9 +227,16 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
         with pytest.raises(ConfigurationError, match=f"{table.name} has the table feature clustering"):
             create_tables(eager.paths, (table,))
 
-    intake.write(eager.paths, "evidence", [intake.EvidenceRecord(0, 0, None)], "waku.envelopes")
+    # Evidence that was read twice: an earlier version's rebuild forgot the position, and that version knew no send_id.
+    for topic, more in (("evidence", {}), ("evidence again", {"send_id": "a"})):
+        events = [EVENT | more, EVENT | more | {"event": "sent"}, SEEN]
+        told = [intake.EvidenceRecord(0, at, json.dumps(event).encode()) for at, event in enumerate(events)]
+        intake.write(eager.paths, topic, told, "waku.envelopes")
     report = shell(eager, "rebuild")
-    assert intake.read_position(eager.paths, "evidence", 0) == 1, "read on from there, or all rows would come twice"
+    assert intake.read_position(eager.paths, "evidence", 0) == 3, "read on from there, or all rows would come twice"
+    kept = [(row["event"], row["send_id"]) for row in rows(eager, tables.SENDER_EVENTS)]
+    assert sorted(kept) == [("queued", "a"), ("sent", "a")]
+    assert [r["vantage"] for r in rows(eager, tables.SIGHTINGS)] == ["north"]
     assert f"Rebuilt from {count:,} envelopes." in report
     assert "The old tables are in" in report
     assert_unchanged(everything(eager, tables.DELIVERY_STATUS), reference)

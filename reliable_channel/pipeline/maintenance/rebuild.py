@@ -49,6 +49,9 @@ CARRIED_OVER = (
 )
 """The tables that cannot be derived from ``envelopes``."""
 
+_READ_AGAIN = (tables.SENDER_EVENTS, tables.SIGHTINGS)
+"""Until 29 November 2026 rebuilds forgot how far the evidence topic was read: it became rows of these again."""
+
 _SINK = "rebuild"
 
 
@@ -170,7 +173,8 @@ def _carry_over(
     lacks them."""
     for table in CARRIED_OVER:
         if is_readable.get(table):
-            append_frame(new, table, conform(read_table(spark, old, table), table))
+            rows = conform(read_table(spark, old, table), table)
+            append_frame(new, table, _drop_doubles(rows) if table in _READ_AGAIN else rows)
             # Positions in the topic of evidence are among them: its rows would be added a second time.
             copy_transactions(old, new, table)
     if is_readable.get(tables.QUARANTINE):
@@ -178,6 +182,14 @@ def _carry_over(
             snapshot.select(*tables.RECORD_KEY), [*tables.RECORD_KEY], "left_anti"
         )
         append_frame(new, tables.QUARANTINE, conform(never_envelopes, tables.QUARANTINE))
+
+
+def _drop_doubles(rows: DataFrame) -> DataFrame:
+    """Each record of evidence once; of two rows that differ only in ``send_id``, an earlier version wrote the one
+    without."""
+    if "send_id" not in rows.columns:
+        return rows.distinct()
+    return rows.groupBy(*(name for name in rows.columns if name != "send_id")).agg(F.max("send_id").alias("send_id"))
 
 
 def copy_transactions(old: PathSettings, new: PathSettings, table: Table) -> None:
