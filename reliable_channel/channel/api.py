@@ -31,8 +31,8 @@ from reliable_channel.channel.events import MessageReceived
 from reliable_channel.channel.journal import replay
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.node_channels import channels_of
-from reliable_channel.channel.parked import ParkedSegments
 from reliable_channel.channel.persistence import ChannelKey, Persistence
+from reliable_channel.channel.persistence.base import ParkedSegments
 from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.sds.room import largest_sds_header
 from reliable_channel.core.segmentation.lifetime import check_lifetime

@@ -1,7 +1,9 @@
-"""Persists in one SQLite file (``historyBackend: sqlite``), in WAL mode, with one transaction per step."""
+"""Persists in one SQLite file (``historyBackend: sqlite``), in WAL mode, with one transaction per step; or in memory
+until the process ends (``historyBackend: memory``), where tests reopen channels."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import sqlite3
@@ -12,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from reliable_channel.channel.errors import DamagedStore
+from reliable_channel.channel.errors import DamagedStore, SenderLocked
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
-from reliable_channel.channel.persistence.lock import lock_sender, make_locked_error
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.file_lock import FileLock
 from reliable_channel.transport.forking import OwnerProcess
@@ -310,3 +311,65 @@ class SqlitePersistence:
             if row is not None:
                 self._ids[key] = row[0]
         return self._ids.get(key)
+
+
+class MemoryPersistence(SqlitePersistence):
+    """``keeps_journal=False`` (the default) keeps sequence, labels and node values only: no later process could read a
+    journal. ``True`` makes it behave as a durable backend whose owner crashes and comes back."""
+
+    def __init__(self, *, keeps_journal: bool = False) -> None:
+        super().__init__(IN_MEMORY)
+        self.keeps_journal = keeps_journal
+
+    def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
+        """Locks nothing: no other process can use this database, and an owner that crashed releases nothing."""
+        return lambda: None
+
+    def append(
+        self,
+        key: ChannelKey,
+        entries: Sequence[bytes],
+        fingerprint: str,
+        labelled: LabelledSend | None = None,
+        delivered: Sequence[str] = (),
+    ) -> None:
+        super().append(key, entries if self.keeps_journal else (), fingerprint, labelled, delivered)
+
+    def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
+        if self.keeps_journal:
+            super().compact(key, snapshot, fingerprint)
+
+    def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
+        super().mark_reported(key, events if self.keeps_journal else (), sequence)
+
+    def close(self) -> None:
+        """Nothing to release; the values stay, so that a test can open again."""
+
+
+def make_locked_error(key: ChannelKey) -> SenderLocked:
+    """The error for a channel that is already open in this process, perhaps on another node."""
+    return SenderLocked(
+        f"Channel {key.channel_id!r} of sender {key.sender_id!r} is open in this process.",
+        "Use the open handle, close it first, or take another sender id.",
+    )
+
+
+def lock_sender(database: Path, sender_id: str) -> FileLock:
+    """Lock a file beside the database for a sender. Raises :class:`SenderLocked` at once when it is held, and
+    ``EnvironmentFault`` if the file cannot be opened."""
+    name = hashlib.sha256(sender_id.encode()).hexdigest()[:16]
+    path = database.with_name(f"{database.name}.{name}.lock")
+    try:
+        lock = FileLock(path)
+    except BlockingIOError:
+        holder = path.read_text(encoding="ascii")[:32].strip()
+        raise SenderLocked(
+            f"Sender {sender_id!r} is in use on {database}" + (f" by process {holder}." if holder else "."),
+            "Stop the other process, or take another sender id or database.",
+        ) from None
+    except OSError as error:
+        raise EnvironmentFault(
+            f"Sender {sender_id!r} cannot be locked: {path}: {error.strerror}.", "Make the file writable."
+        ) from None
+    lock.note(str(os.getpid()))
+    return lock
