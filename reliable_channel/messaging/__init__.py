@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     )
     from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder, PlainEncoder
     from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig, Mode
-    from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
-    from reliable_channel.messaging.health import HealthStatus
+    from reliable_channel.messaging.events import CustomEvent, EventName, EventSource, HealthStatus
     from reliable_channel.messaging.idempotency import IdempotencyKey, KeyReusedError
     from reliable_channel.messaging.node import MessagingNode
     from reliable_channel.messaging.pipeline_feed import KafkaFeed
@@ -79,7 +78,7 @@ __all__ = [
 
 
 _MODULES = (
-    *("config", "codec", "events", "health", "records", "topics", "store"),
+    *("config", "codec", "events", "records", "topics", "store"),
     *("idempotency", "subscriptions", "pipeline_feed", "sending", "node", "client"),
 )
 """Where the names are looked for: what imports little comes first."""

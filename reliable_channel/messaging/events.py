@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from reliable_channel.transport.dispatcher import Dispatcher
+from reliable_channel.transport.health import HealthState
 
 
 class EventName(StrEnum):
@@ -39,6 +40,9 @@ class CustomEvent:
         """What listeners name it by."""
         return (self.type,)
 
+
+HealthStatus = HealthState
+"""The specified name of the three states."""
 
 EventHandler: TypeAlias = Callable[[CustomEvent], object]
 

@@ -11,6 +11,8 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -20,8 +22,7 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.codec import Decoder, Encoder, Message
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.confirmation import Confirmation, make_background_subscription
-from reliable_channel.messaging.events import EventName, EventSource
-from reliable_channel.messaging.health import HealthIndicator, HealthStatus
+from reliable_channel.messaging.events import EventName, EventSource, HealthStatus
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.pipeline_feed import Feed
@@ -54,7 +55,7 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.envelopes import refuse_one_text
-from reliable_channel.transport.health import Health
+from reliable_channel.transport.health import Health, judge
 from reliable_channel.transport.threads import TurnLock
 from reliable_channel.transport.waku_json import hash_from_hex
 
@@ -87,7 +88,8 @@ class MessagingNode:
         self._receiver = MessageReceiver(self._ledger, self._subscriptions)
         self._sender = MessageSender(config, self._ledger, transport, self._clock, self._feed, self.port.announce)
         self._confirmation = Confirmation(config, self._ledger, transport, self._subscriptions, self._sender)
-        self._health = HealthIndicator(config.mode)
+        self._health = Health(HealthStatus.UNHEALTHY, "not started")
+        self._health_changes = 0
         self._topics = threading.RLock()
         """Held from a change of the subscriptions until the transport follows it: or one that ends could end one that
         began after it."""
@@ -362,13 +364,13 @@ class MessagingNode:
     @property
     def health_indicator(self) -> HealthStatus:
         """The node's health."""
-        return self._health.status
+        return self._health.state
 
     @property
     def health_change_seq(self) -> int:
         """Another number whenever the health has changed, also than in an earlier process: the cursor for long
         polling."""
-        return self._made_ms + self._health.change_seq
+        return self._made_ms + self._health_changes
 
     @property
     def events(self) -> EventSource:
@@ -383,7 +385,7 @@ class MessagingNode:
 
     def health(self) -> Health:
         """The health with its evidence."""
-        return self._health.report
+        return self._health
 
     def pubsub_topic_for(self, content_topic: str) -> str:
         """The only configured pubsub topic, or, with several shards, the transport's choice."""
@@ -437,22 +439,24 @@ class MessagingNode:
                 self.port.announce(event)
 
     def _observe(self, report: Health) -> None:
+        judged = replace(report, state=judge(self.config.mode, report))
         with self._ledger.hold_lock():
-            if not self._health.would_change(report):
-                self._health.observe(report)
+            if replace(judged, detail=self._health.detail) == self._health:
+                self._health = judged
                 return
         with self._ledger.step():
-            before = self._health.report
-            self._ledger.run_if_lost(lambda: self._health.restore(before))  # so that the next report changes it again
-            status = self._health.observe(report)
-            judged = self._health.report
+            before, self._health = self._health, judged
+            # So that the next report changes it again.
+            self._ledger.run_if_lost(partial(setattr, self, "_health", before))
             self._ledger.run_after(lambda: self.health_reports.emit(judged))
-            if status is None:
+            if judged.state is before.state:
                 return
-            self._sender.set_usable(self._health.is_usable)
-            self._confirmation.set_usable(self._health.is_usable)
-            self._ledger.emit(EventName.HEALTH_CHANGE, status)
-            changed = HealthChanged(judged)
-            self._ledger.run_after(lambda: self.port.announce(changed))
+            self._health_changes += 1
+            # Retries and store queries run in every state but unhealthy.
+            is_usable = judged.state is not HealthStatus.UNHEALTHY
+            self._sender.set_usable(is_usable)
+            self._confirmation.set_usable(is_usable)
+            self._ledger.emit(EventName.HEALTH_CHANGE, judged.state)
+            self._ledger.run_after(lambda: self.port.announce(HealthChanged(judged)))
         self._send_worker.wake()
         self._store_worker.wake()

@@ -1,7 +1,9 @@
 """Schedules sends (MESSAGING-API, *Send*): chooses the next request, and applies the result of each attempt.
 
 A pure state machine over request ids: time (Unix ms) is the argument ``now``, the caller of :meth:`SendService.take`
-makes the attempts, records are stored elsewhere. :data:`TRANSITIONS` has the states and transitions.
+makes the attempts, records are stored elsewhere. What follows an attempt depends on the peer's answer, on whether an
+earlier attempt is *in doubt* (a time-out or 5xx: the peer may have accepted it), and on how many retries are left
+(MESSAGING-API, *Retry*); :data:`TRANSITIONS` has the states that may follow each other.
 
 Order: fresh requests first, in the order of submission; then retries that are due, the most recently scheduled first.
 Retries stop while the node is unhealthy; a fresh request still gets its initial attempt, whose response then explains
@@ -16,8 +18,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import dropwhile
 
-from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, AttemptResult, RetryDecision, decide
-from reliable_channel.transport.base import RequestId
+from reliable_channel.transport.base import FailureReason, RequestId, SendFailed
+
+RETRY_DELAYS_MS = (1_000, 2_000, 4_000)
+"""Waits before the first, second and third retry."""
+
+SLEPT_MS = 90_000
+"""A longer time (ms) without a look at the time-outs was a sleep of the process or its machine. A transport's ``send``,
+which may wait 60 s for room, takes less."""
 
 
 class RequestState(StrEnum):
@@ -28,56 +36,69 @@ class RequestState(StrEnum):
     QUEUED = "queued"
     """Passed on, and not accepted by a node yet: it waits in Kafka for a bridge, or for the rate limit. No time-out."""
     WAITING = "waiting"
-    """A retry is scheduled."""
-    HALTED = "halted"
-    """A retry is scheduled, and the node is unhealthy."""
+    """A retry is scheduled. It is halted while the node is unhealthy."""
     SENT = "sent"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
 
-class Input(StrEnum):
-    """An event that changes a request's state."""
-
-    TAKE = "take"
-    QUEUED = "queued"
-    SENT = "sent"
-    RETRY = "retry"
-    FAILED = "failed"
-    CANCEL = "cancel"
-    UNHEALTHY = "unhealthy"
-    HEALTHY = "healthy"
-    RESCHEDULE = "reschedule"
-    """A finished request is to be sent once more: ``retry(request_id)``, or not found in the store."""
-
-
-TRANSITIONS: dict[tuple[RequestState, Input], RequestState] = {
-    (RequestState.FRESH, Input.TAKE): RequestState.IN_FLIGHT,
-    (RequestState.WAITING, Input.TAKE): RequestState.IN_FLIGHT,
-    (RequestState.IN_FLIGHT, Input.SENT): RequestState.SENT,
-    (RequestState.IN_FLIGHT, Input.RETRY): RequestState.WAITING,
-    (RequestState.IN_FLIGHT, Input.FAILED): RequestState.FAILED,
-    (RequestState.IN_FLIGHT, Input.QUEUED): RequestState.QUEUED,
-    (RequestState.QUEUED, Input.SENT): RequestState.SENT,
-    (RequestState.QUEUED, Input.RETRY): RequestState.WAITING,
-    (RequestState.QUEUED, Input.FAILED): RequestState.FAILED,
-    (RequestState.QUEUED, Input.CANCEL): RequestState.CANCELLED,
-    (RequestState.WAITING, Input.UNHEALTHY): RequestState.HALTED,
-    (RequestState.HALTED, Input.HEALTHY): RequestState.WAITING,
-    (RequestState.FRESH, Input.CANCEL): RequestState.CANCELLED,
-    (RequestState.IN_FLIGHT, Input.CANCEL): RequestState.CANCELLED,
-    (RequestState.WAITING, Input.CANCEL): RequestState.CANCELLED,
-    (RequestState.HALTED, Input.CANCEL): RequestState.CANCELLED,
-    (RequestState.SENT, Input.RESCHEDULE): RequestState.WAITING,
-    (RequestState.FAILED, Input.RESCHEDULE): RequestState.WAITING,
-    (RequestState.CANCELLED, Input.RESCHEDULE): RequestState.WAITING,
+TRANSITIONS: dict[RequestState, frozenset[RequestState]] = {
+    RequestState.FRESH: frozenset({RequestState.IN_FLIGHT, RequestState.CANCELLED}),
+    RequestState.IN_FLIGHT: frozenset(
+        {
+            RequestState.QUEUED,
+            RequestState.WAITING,
+            RequestState.SENT,
+            RequestState.FAILED,
+            RequestState.CANCELLED,
+        }
+    ),
+    RequestState.QUEUED: frozenset(
+        {RequestState.WAITING, RequestState.SENT, RequestState.FAILED, RequestState.CANCELLED}
+    ),
+    RequestState.WAITING: frozenset({RequestState.IN_FLIGHT, RequestState.CANCELLED}),
+    RequestState.SENT: frozenset(),
+    RequestState.FAILED: frozenset(),
+    RequestState.CANCELLED: frozenset(),
 }
-"""The transitions; every other pair leaves the state unchanged."""
+"""Each state, and those that may follow it; what would lead elsewhere is ignored. A request begins as fresh, or as
+waiting where it is resumed."""
 
 
-SLEPT_MS = 90_000
-"""A longer time (ms) without a look at the time-outs was a sleep of the process or its machine. A transport's ``send``,
-which may wait 60 s for room, takes less."""
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """The result of one attempt. ``reason``: why it failed, ``None`` when it was accepted; ``error``: the same as a
+    short text for the record. ``in_doubt``: there was no answer, or a fault while answering (time-out, 5xx), so that
+    the message may be on the network all the same. ``utilization`` is that of ``SendFailed``."""
+
+    reason: FailureReason | None = None
+    error: str = ""
+    in_doubt: bool = False
+    utilization: float = 0.0
+
+
+ACCEPTED = AttemptResult()
+
+_FINAL = frozenset({FailureReason.REFUSED, FailureReason.TOO_LARGE, FailureReason.DROPPED})
+"""The same bytes fail again (400, 413, 421 …)."""
+
+
+def result_of(event: SendFailed) -> AttemptResult:
+    """The result of an attempt that the transport reports as failed."""
+    error = f"{event.reason}: {event.detail}" if event.detail else str(event.reason)
+    return AttemptResult(event.reason, error, event.reason is FailureReason.UNREACHABLE, event.utilization)
+
+
+def decide(reason: FailureReason | None, retries_made: int, in_doubt: bool) -> RequestState:
+    """The next state of a request after an attempt with this result and ``retries_made`` retries (0 for the initial
+    attempt). ``in_doubt``: whether an earlier attempt was."""
+    if reason is None or (reason is FailureReason.DUPLICATE and in_doubt):
+        return RequestState.SENT
+    if reason is FailureReason.STOPPED:  # it never reached a peer: no retry was made
+        return RequestState.WAITING
+    if reason in _FINAL or retries_made >= len(RETRY_DELAYS_MS):
+        return RequestState.FAILED
+    return RequestState.WAITING
 
 
 @dataclass(slots=True)
@@ -117,36 +138,32 @@ class SendService:
         self._requests[request_id] = RequestProgress(request_id, RequestState.FRESH)
         self._fresh.append(request_id)
 
-    def reschedule(self, request_id: str, now: int, retries: int = -1, in_doubt: bool = False) -> RequestState:
+    def reschedule(self, request_id: str, now: int, retries: int = -1, in_doubt: bool = False) -> None:
         """Put a finished request, or one that an earlier process left pending, among the retries, due at once.
 
         ``retries=-1`` begins a new round: one attempt and three retries. Ignored when the request is pending.
         """
-        if request_id in self._requests:
-            return self._requests[request_id].state
-        request = RequestProgress(request_id, RequestState.WAITING, retries=retries, in_doubt=in_doubt)
-        self._requests[request_id] = request
-        self._schedule(request, now)
-        return request.state
+        if request_id not in self._requests:
+            request = RequestProgress(request_id, RequestState.WAITING, retries=retries, in_doubt=in_doubt)
+            self._requests[request_id] = request
+            self._schedule(request, now)
 
     def cancel(self, request_id: str) -> bool:
         """Cancel a request; returns whether it was pending. The answer to an attempt in flight is then ignored."""
-        request = self._requests.pop(request_id, None)
-        if request is None:
-            return False
-        self._move(request, Input.CANCEL)
-        return True
+        request = self._requests.get(request_id)
+        return request is not None and self._move(request, RequestState.CANCELLED)
 
     def set_usable(self, usable: bool) -> list[str]:
         """Note a change from or to *unhealthy*; returns the ids whose retries paused or resumed."""
         if usable == self._usable:
             return []
         self._usable = usable
-        return [
-            request.request_id
-            for request in self._requests.values()
-            if self._move(request, Input.HEALTHY if usable else Input.UNHEALTHY)
-        ]
+        return [one.request_id for one in self._requests.values() if one.state is RequestState.WAITING]
+
+    def is_halted(self, request_id: str) -> bool:
+        """Whether a request waits for a retry while the node is unhealthy."""
+        request = self._requests.get(request_id)
+        return request is not None and request.state is RequestState.WAITING and not self._usable
 
     def take(self, now: int) -> RequestProgress | None:
         """The request to attempt next, now in flight, or None."""
@@ -157,8 +174,8 @@ class SendService:
             return None
         if request.state is RequestState.WAITING:
             request.retries += 1
-        request.deadline_ms = now + self._attempt_timeout_ms
-        self._move(request, Input.TAKE)
+        self.begin_attempt(request, now)
+        self._move(request, RequestState.IN_FLIGHT)
         return request
 
     def begin_attempt(self, request: RequestProgress, now: int) -> None:
@@ -168,26 +185,36 @@ class SendService:
     def note_queued(self, request_id: str) -> bool:
         """Note that the attempt in flight waits outside this node; returns whether that is new."""
         request = self._requests.get(request_id)
-        return request is not None and self._move(request, Input.QUEUED)
+        return request is not None and self._move(request, RequestState.QUEUED)
 
-    def outcome(self, request_id: str, outcome: AttemptResult, now: int) -> RetryDecision | None:
-        """Apply an attempt's result to its request; None when the request is neither in flight nor queued (cancelled,
-        or answered twice)."""
+    def outcome(self, request_id: str, outcome: AttemptResult, now: int) -> RequestState | None:
+        """Apply an attempt's result to its request; returns its new state, None when it is neither in flight nor queued
+        (cancelled, or answered twice)."""
         request = self._requests.get(request_id)
-        if request is None or request.state not in (RequestState.IN_FLIGHT, RequestState.QUEUED):
+        if request is None:
             return None
+        state = decide(outcome.reason, max(request.retries, 0), request.in_doubt)
         if now < request.deadline_ms:  # else it is a time-out, not an answer
             self._renew_behind(request, now)
-        verdict = decide(outcome.reason, max(request.retries, 0), request.in_doubt)
+        if not self._move(request, state):
+            return None
         request.in_doubt = request.in_doubt or outcome.in_doubt
-        if verdict is RetryDecision.RETRY:
-            self._move(request, Input.RETRY)
+        if state is RequestState.WAITING:
             delay_ms = RETRY_DELAYS_MS[min(max(request.retries, 0), len(RETRY_DELAYS_MS) - 1)]
             self._schedule(request, now + delay_ms)
-        else:
-            self._move(request, Input(verdict.value))
-            del self._requests[request_id]
-        return verdict
+        return state
+
+    def _move(self, request: RequestProgress, state: RequestState) -> bool:
+        """Change a request's state if :data:`TRANSITIONS` allow that; returns whether they do."""
+        if state not in TRANSITIONS[request.state]:
+            return False
+        request.state = state
+        self._in_flight.pop(request.request_id, None)
+        if state is RequestState.IN_FLIGHT:
+            self._in_flight[request.request_id] = request
+        elif not TRANSITIONS[state]:
+            del self._requests[request.request_id]
+        return True
 
     def _renew_behind(self, answered: RequestProgress, now: int) -> None:
         # A transport sends one after the other: what it got after an answered attempt had to wait for that one, and may
@@ -242,8 +269,6 @@ class SendService:
             self._timers = [timer for timer in self._timers if timer[2] in self._requests]
             heapq.heapify(self._timers)
         heapq.heappush(self._timers, (due_ms, request.scheduled, request.request_id))
-        if not self._usable:
-            self._move(request, Input.UNHEALTHY)
 
     def _next_fresh(self) -> RequestProgress | None:
         while self._fresh:
@@ -262,13 +287,3 @@ class SendService:
             if request is not None and request.scheduled == -scheduled and request.state is RequestState.WAITING:
                 return request
         return None
-
-    def _move(self, request: RequestProgress, given: Input) -> bool:
-        """Apply :data:`TRANSITIONS`; whether the state changed."""
-        before = request.state
-        request.state = TRANSITIONS.get((before, given), before)
-        if request.state is RequestState.IN_FLIGHT:
-            self._in_flight[request.request_id] = request
-        elif before is RequestState.IN_FLIGHT:
-            self._in_flight.pop(request.request_id, None)
-        return request.state is not before

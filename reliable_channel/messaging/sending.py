@@ -26,11 +26,18 @@ from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, 
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
-from reliable_channel.messaging.outcome import ACCEPTED, RETRY_DELAYS_MS, AttemptResult, RetryDecision, result_of
 from reliable_channel.messaging.pipeline_feed import Feed
 from reliable_channel.messaging.records import NOT_STORED, MessageRecord, shorten
 from reliable_channel.messaging.requests import PENDING, StoredRequest
-from reliable_channel.messaging.send_service import RequestProgress, RequestState, SendService
+from reliable_channel.messaging.send_service import (
+    ACCEPTED,
+    RETRY_DELAYS_MS,
+    AttemptResult,
+    RequestProgress,
+    RequestState,
+    SendService,
+    result_of,
+)
 from reliable_channel.messaging.sender_events import SenderEventKind, make_sender_event
 from reliable_channel.transport.base import (
     FailureReason,
@@ -380,7 +387,7 @@ class MessageSender:
         now = self._ledger.now()
         with self._ledger.step():
             verdict = self._service.outcome(request_id, outcome, now)
-            if verdict in (RetryDecision.SENT, RetryDecision.FAILED):
+            if verdict in (RequestState.SENT, RequestState.FAILED):
                 # Nothing records the end then. Another attempt has an end as well, if only that of a duplicate.
                 self._ledger.run_if_lost(lambda: self._service.reschedule(request_id, now, in_doubt=True))
             self._store_outcome(request_id, outcome, verdict, dispatched, now)
@@ -389,7 +396,7 @@ class MessageSender:
         self,
         request_id: str,
         outcome: AttemptResult,
-        verdict: RetryDecision | None,
+        verdict: RequestState | None,
         dispatched: WakuMessage | None,
         now: int,
     ) -> None:
@@ -400,14 +407,14 @@ class MessageSender:
             # A bridge stamps anew what has waited: the record, and store queries, follow what went out.
             dispatched_hash = message_hash(record.pubsub_topic, dispatched)
             record = self._ledger.update(record, message=dispatched, message_hash=dispatched_hash)
-        if verdict is not RetryDecision.RETRY:
+        if verdict is not RequestState.WAITING:
             self._traffic.pop(request_id, None)
         if verdict is None:
             if outcome.reason is None and not record.sent and not record.sending:
                 self._note_sent(record, now)  # cancelled, and too late
-        elif verdict is RetryDecision.SENT:
+        elif verdict is RequestState.SENT:
             self._note_sent(record, now)
-        elif verdict is RetryDecision.RETRY:
+        elif verdict is RequestState.WAITING:
             self._note_delayed(record, outcome)
         else:
             self._note_failed(record, outcome, now)
@@ -428,7 +435,11 @@ class MessageSender:
             return
         self._ledger.requests.update(request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt)
         record = self._ledger.update(
-            record, sending=request.state is not RequestState.HALTED, queued=False, error=outcome.error, failed=True
+            record,
+            sending=not self._service.is_halted(request.request_id),
+            queued=False,
+            error=outcome.error,
+            failed=True,
         )
         limited = outcome.reason is FailureReason.RATE_LIMITED
         self._report(SenderEventKind.RATE_LIMITED if limited else SenderEventKind.DELAYED, record, outcome.error)
@@ -452,9 +463,9 @@ class MessageSender:
         if record is None:
             return False
         self._ledger.requests.update(stored.request_id, state=PENDING, retries=0, in_doubt=False)
-        state = self._service.reschedule(stored.request_id, self._ledger.now())
+        self._service.reschedule(stored.request_id, self._ledger.now())
         self._ledger.run_if_lost(lambda: self._service.cancel(stored.request_id))
-        self._ledger.update(record, sending=state is not RequestState.HALTED)
+        self._ledger.update(record, sending=not self._service.is_halted(stored.request_id))
         return True
 
     def _schedule_again(self, request: RequestProgress, *, in_doubt: bool) -> None:
@@ -475,10 +486,8 @@ class MessageSender:
                 if stored.retries < 0:
                     self._service.submit(stored.request_id)
                     continue
-                state = self._service.reschedule(
-                    stored.request_id, self._ledger.now(), retries=stored.retries - 1, in_doubt=True
-                )
-                sending = state is not RequestState.HALTED
+                self._service.reschedule(stored.request_id, self._ledger.now(), stored.retries - 1, in_doubt=True)
+                sending = not self._service.is_halted(stored.request_id)
                 if record is not None and (record.queued or record.sending != sending):
                     self._ledger.update(record, sending=sending, queued=False)
 

@@ -1,4 +1,4 @@
-"""Computes a node's health in three states from its reports (MESSAGING-API, *Health states*)."""
+"""Computes a node's health in three states from its reports (MESSAGING-API, *Health states*, *Health Indicator*)."""
 
 from __future__ import annotations
 
@@ -41,16 +41,20 @@ class Health:
     store_peers: int | None = None
 
 
-def judge_relay(mesh_peers: int) -> HealthState:
-    """Mesh peers → state: at least four are minimal, six are healthy; one to three count like none."""
-    if mesh_peers >= HEALTHY_MESH_PEERS:
+def judge(mode: Mode, report: Health) -> HealthState:
+    """The state of a node of ``mode`` with this report: its mesh peers decide in relay mode, the service nodes of each
+    kind in edge mode. One to three mesh peers count like none, because the specified *minimally healthy* begins at
+    four. Peer counts take precedence over the reporter's own verdict, which is used where there are no peers to count
+    (Kafka, memory)."""
+    if mode is Mode.RELAY:
+        counts: tuple[int | None, ...] = (report.relay_peers,)
+        minimal, healthy = MINIMAL_MESH_PEERS, HEALTHY_MESH_PEERS
+    else:
+        counts = (report.lightpush_peers, report.filter_peers)
+        minimal, healthy = MINIMAL_SERVICE_PEERS, HEALTHY_SERVICE_PEERS
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return report.state
+    if min(known) >= healthy:
         return HealthState.HEALTHY
-    return HealthState.MINIMALLY_HEALTHY if mesh_peers >= MINIMAL_MESH_PEERS else HealthState.UNHEALTHY
-
-
-def judge_edge(lightpush_peers: int, filter_peers: int) -> HealthState:
-    """Service peers → state: one of each is minimal, two of each are healthy."""
-    fewest = min(lightpush_peers, filter_peers)
-    if fewest >= HEALTHY_SERVICE_PEERS:
-        return HealthState.HEALTHY
-    return HealthState.MINIMALLY_HEALTHY if fewest >= MINIMAL_SERVICE_PEERS else HealthState.UNHEALTHY
+    return HealthState.MINIMALLY_HEALTHY if min(known) >= minimal else HealthState.UNHEALTHY

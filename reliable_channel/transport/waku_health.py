@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from reliable_channel.transport.health import Health, HealthState, Mode, judge_edge, judge_relay
+from reliable_channel.transport.health import Health, HealthState, Mode, judge
 from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.waku_api import NodeDialect, WakuApi
 from reliable_channel.transport.waku_json import as_list
@@ -67,8 +68,8 @@ def judge_peers(peers: list[dict[str, Any]], mode: Mode) -> Health:
         )
 
     relay, lightpush, filters, store = (count_serving(p) for p in (RELAY, LIGHTPUSH, FILTER, STORE))
-    state = judge_relay(relay) if mode is Mode.RELAY else judge_edge(lightpush, filters)
-    return Health(state, f"{len(connected)} peers connected", relay, lightpush, filters, store)
+    counted = Health(HealthState.UNHEALTHY, f"{len(connected)} peers connected", relay, lightpush, filters, store)
+    return replace(counted, state=judge(mode, counted))
 
 
 def judge_report(reported: dict[str, Any], mode: Mode) -> Health:

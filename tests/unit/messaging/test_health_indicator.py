@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.messaging.config import Mode
-from reliable_channel.messaging.health import HealthIndicator, judge
-from reliable_channel.transport.health import Health, HealthState
+from reliable_channel.transport.health import Health, HealthState, judge
 from tests.support.messaging_world import World
 
 UNHEALTHY, MINIMAL, HEALTHY = HealthState.UNHEALTHY, HealthState.MINIMALLY_HEALTHY, HealthState.HEALTHY
@@ -51,14 +50,16 @@ def test_a_transport_without_peers_to_count_is_believed(mode: Mode, state: Healt
 
 @given(st.lists(st.sampled_from(list(HealthState)), max_size=30))
 def test_a_change_is_told_exactly_once_per_change(states: list[HealthState]) -> None:
-    indicator, told, before = HealthIndicator(Mode.RELAY), [], UNHEALTHY
+    world, before = World(), HealthState.HEALTHY
+    expected, begun = ["health:change"], world.node.health_change_seq
     for state in states:
-        changed = indicator.observe(Health(state))
-        assert (changed is not None) == (state is not before)
-        told += [changed] if changed else []
+        world.transport.report(Health(state))
+        expected += ["health:change"] if state is not before else []
         before = state
-    assert indicator.change_seq == len(told)
-    assert indicator.status is before
+    assert world.names() == expected
+    assert world.node.health_change_seq - begun == len(expected) - 1
+    assert world.node.health_indicator is before
+    world.node.close()
 
 
 def test_health_change_is_emitted_once_and_its_detail_is_the_new_status(world: World) -> None:

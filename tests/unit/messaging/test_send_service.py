@@ -1,4 +1,4 @@
-"""The send service as a state machine: every state with every input, the order of requests, the times of retries."""
+"""The send service: the order of requests, the times of retries, and what each answer means."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.messaging.outcome import (
+from reliable_channel.messaging.send_service import (
     ACCEPTED,
     RETRY_DELAYS_MS,
-    AttemptResult,
-    RetryDecision,
-    decide,
-)
-from reliable_channel.messaging.send_service import (
     TRANSITIONS,
-    Input,
-    RequestProgress,
+    AttemptResult,
     RequestState,
     SendService,
+    decide,
 )
 from reliable_channel.transport.base import FailureReason
 
@@ -39,25 +34,70 @@ def taken(made: SendService, now: int) -> str | None:
     return request.request_id if request else None
 
 
-@pytest.mark.parametrize("given_input", list(Input))
-@pytest.mark.parametrize("state", list(RequestState))
-def test_every_state_either_moves_as_the_table_says_or_stays(state: RequestState, given_input: Input) -> None:
+def reach(state: RequestState) -> SendService:
+    """A service whose request "a" is in this state."""
     made = service()
-    request = RequestProgress("r", state)
-    made._move(request, given_input)
-    assert request.state is TRANSITIONS.get((state, given_input), state)
+    made.submit("a")
+    if state not in (RequestState.FRESH, RequestState.CANCELLED):
+        made.take(0)
+    lead(made, state)
+    return made
 
 
-def test_a_final_state_is_left_only_by_sending_again() -> None:
-    final = {RequestState.SENT, RequestState.FAILED, RequestState.CANCELLED}
-    assert {given_input for state, given_input in TRANSITIONS if state in final} == {Input.RESCHEDULE}
+def lead(made: SendService, state: RequestState) -> None:
+    """Do with the request "a" what leads to this state."""
+    match state:
+        case RequestState.FRESH:
+            pass  # a request begins so, and nothing leads back
+        case RequestState.IN_FLIGHT:
+            made.take(60_000)
+        case RequestState.QUEUED:
+            made.note_queued("a")
+        case RequestState.WAITING:
+            made.outcome("a", TRY_AGAIN, 0)
+        case RequestState.SENT:
+            made.outcome("a", ACCEPTED, 0)
+        case RequestState.FAILED:
+            made.outcome("a", REFUSED, 0)
+        case RequestState.CANCELLED:
+            made.cancel("a")
+
+
+FINAL = {RequestState.SENT, RequestState.FAILED, RequestState.CANCELLED}
+OF_ATTEMPTS = {RequestState.QUEUED, RequestState.WAITING, *FINAL}
+EXPECTED = {
+    RequestState.FRESH: {RequestState.IN_FLIGHT, RequestState.CANCELLED},
+    RequestState.IN_FLIGHT: OF_ATTEMPTS,
+    RequestState.QUEUED: OF_ATTEMPTS - {RequestState.QUEUED},
+    RequestState.WAITING: {RequestState.IN_FLIGHT, RequestState.CANCELLED},
+}
+
+
+@pytest.mark.parametrize("following", RequestState)
+@pytest.mark.parametrize("state", RequestState)
+def test_of_all_pairs_of_states_only_those_of_the_life_of_a_request_follow(
+    state: RequestState, following: RequestState
+) -> None:
+    made = reach(state)
+    request = made.find("a")
+    assert (request is None) == (state in FINAL), "a request that has ended is forgotten"
+    assert request is None or request.state is state
+    lead(made, following)
+    found = made.find("a")
+    if following in EXPECTED.get(state, set()):
+        assert request is not None and request.state is following
+        assert (found is None) == (following in FINAL)
+    else:
+        assert found is request
+        assert request is None or request.state is state
+    assert (following in TRANSITIONS[state]) == (following in EXPECTED.get(state, set()))
 
 
 def test_three_retries_follow_after_one_two_and_four_seconds() -> None:
     made, now, waits = service(), 0, []
     made.submit("a")
     assert taken(made, now) == "a"
-    while made.outcome("a", TRY_AGAIN, now) is RetryDecision.RETRY:
+    while made.outcome("a", TRY_AGAIN, now) is RequestState.WAITING:
         due = made.next_due()
         assert due is not None
         assert taken(made, due - 1) is None, "not before it is due"
@@ -73,7 +113,7 @@ def test_retries_and_time_outs_follow_a_clock_that_was_set_back() -> None:
     for name in ("a", "b"):
         made.submit(name)
         assert taken(made, ahead) == name
-    assert made.outcome("a", TRY_AGAIN, ahead) is RetryDecision.RETRY
+    assert made.outcome("a", TRY_AGAIN, ahead) is RequestState.WAITING
     assert made.list_overdue(ahead) == made.list_overdue(0) == []
     assert taken(made, RETRY_DELAYS_MS[0]) == "a"
     assert made.list_overdue(100_000) == ["b"]
@@ -129,9 +169,8 @@ def test_a_fresh_request_gets_its_first_attempt_while_unhealthy_and_then_waits()
     made = service(usable=False)
     made.submit("a")
     assert taken(made, 0) == "a"
-    assert made.outcome("a", IN_DOUBT, 0) is RetryDecision.RETRY
-    found = made.find("a")
-    assert found is not None and found.state is RequestState.HALTED
+    assert made.outcome("a", IN_DOUBT, 0) is RequestState.WAITING
+    assert made.is_halted("a")
     assert taken(made, 60_000) is None
 
 
@@ -150,8 +189,8 @@ def test_a_cancelled_request_is_never_attempted_and_its_answer_no_longer_counts(
 
 @pytest.mark.parametrize("retries", range(len(RETRY_DELAYS_MS) + 1))
 def test_duplicate_counts_as_sent_only_after_an_attempt_in_doubt(retries: int) -> None:
-    assert decide(FailureReason.DUPLICATE, retries, in_doubt=True) is RetryDecision.SENT
-    assert decide(FailureReason.DUPLICATE, retries, in_doubt=False) is not RetryDecision.SENT
+    assert decide(FailureReason.DUPLICATE, retries, in_doubt=True) is RequestState.SENT
+    assert decide(FailureReason.DUPLICATE, retries, in_doubt=False) is not RequestState.SENT
 
 
 def test_a_time_out_followed_by_duplicate_is_sent() -> None:
@@ -160,7 +199,7 @@ def test_a_time_out_followed_by_duplicate_is_sent() -> None:
     made.take(0)
     made.outcome("a", IN_DOUBT, 0)
     made.take(1_000)
-    assert made.outcome("a", DUPLICATE, 1_000) is RetryDecision.SENT
+    assert made.outcome("a", DUPLICATE, 1_000) is RequestState.SENT
 
 
 def test_new_bytes_are_in_doubt_no_longer() -> None:
@@ -171,21 +210,21 @@ def test_new_bytes_are_in_doubt_no_longer() -> None:
     again = made.take(1_000)
     assert again is not None
     again.in_doubt = False
-    assert made.outcome("a", DUPLICATE, 1_000) is RetryDecision.RETRY
+    assert made.outcome("a", DUPLICATE, 1_000) is RequestState.WAITING
 
 
 def test_what_the_peer_refuses_for_good_is_not_tried_again() -> None:
     made = service()
     made.submit("a")
     made.take(0)
-    assert made.outcome("a", REFUSED, 0) is RetryDecision.FAILED
+    assert made.outcome("a", REFUSED, 0) is RequestState.FAILED
 
 
 def test_an_answer_counts_once() -> None:
     made = service()
     made.submit("a")
     made.take(0)
-    assert made.outcome("a", TRY_AGAIN, 0) is RetryDecision.RETRY
+    assert made.outcome("a", TRY_AGAIN, 0) is RequestState.WAITING
     assert made.outcome("a", ACCEPTED, 0) is None
 
 
@@ -241,7 +280,7 @@ def test_whatever_happens_a_request_is_pending_until_exactly_one_end(steps: list
             request = made.take(now)
             assert request is None or (request.request_id in known - ended and request.retries <= 3)
         elif what in answers:
-            if made.outcome(request_id, answers[what], now) in (RetryDecision.SENT, RetryDecision.FAILED):
+            if made.outcome(request_id, answers[what], now) in (RequestState.SENT, RequestState.FAILED):
                 ended.add(request_id)
         elif what == "cancel":
             if made.cancel(request_id):
