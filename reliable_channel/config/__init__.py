@@ -13,12 +13,11 @@ dataclasses, validated here.
 from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
 from reliable_channel.config.kafka import KafkaSettings, SecuritySettings
 from reliable_channel.config.loading import load
-from reliable_channel.config.model import PathSettings, PipelineSettings, Settings
+from reliable_channel.config.model import PathSettings, PipelineSettings, Quota, QuotaSettings, Settings
 from reliable_channel.config.node import (
     StoreAuditSettings,
     StoreNodeSettings,
 )
-from reliable_channel.config.quotas import Quota, QuotaSettings
 
 __all__ = [
     "ChannelTopic",

@@ -1,17 +1,18 @@
 """Lists the content topics that carry reliable channels, with their SDS family, segmentation dialects and keys.
 
-All other traffic in ``waku.envelopes`` is plain Waku traffic: kept, never an error (14/WAKU2-MESSAGE).
+All other traffic in ``waku.envelopes`` is plain Waku traffic: kept, never an error (14/WAKU2-MESSAGE). Presets of the
+Reliable Channel API replace defaults, not what the configuration sets.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from reliable_channel.config.presets import Preset
 from reliable_channel.config.section import Bytes, Count, Milliseconds, Section
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.wire.sds import HistoryLayout, WireFamily
@@ -78,6 +79,14 @@ class ChannelTopic(Section):
         return {**WIRE_OF_PEERS[Peers(values["peers"])], **values}
 
 
+class Preset(StrEnum):
+    """Whose rules a participant follows; unset: this project's."""
+
+    APRIL_2026 = "april_2026"
+    MARCH_2026 = "march_2026"
+    FIRST_REVISION = "first_revision"
+
+
 class ParticipantSettings(Section):
     """The behaviour of this project's participants: commands, ``jobs/send.py`` and the channels of ``api serve``.
 
@@ -129,3 +138,43 @@ class ChannelsSettings(Section):
         if topic is None or not any(sign in topic.content_topic for sign in "*?["):
             return None
         return f"{topic.pubsub_topic or ''} {topic.content_topic}"
+
+
+def apply_preset(given: dict[str, Any]) -> dict[str, Any]:
+    """The sections with the values of ``participant.preset``, where it is a known name, below their own."""
+    participant = given.get("participant")
+    name = participant.get("preset") if isinstance(participant, dict) else getattr(participant, "preset", None)
+    if name not in list(Preset):
+        return given
+    merged = dict(given)
+    for section, values in _list_sections(Preset(name)).items():
+        own = given.get(section, {})
+        if isinstance(own, dict):
+            merged[section] = {**values, **own}
+    return merged
+
+
+def _list_sections(preset: Preset) -> dict[str, dict[str, Any]]:
+    """What a preset has other than the default, by section of the configuration file."""
+    # Only who names a preset pays for loading the channels.
+    from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
+
+    config = {
+        Preset.APRIL_2026: ReliableChannelConfig.of_april_2026,
+        Preset.MARCH_2026: ReliableChannelConfig.of_march_2026,
+        Preset.FIRST_REVISION: ReliableChannelOptions().config,
+    }[preset]()
+    changed = _find_changes(config, ReliableChannelConfig())
+    sections: dict[str, dict[str, Any]] = {
+        name: changed.pop(name) for name in ("sds", "rate_limit", "segmentation") if name in changed
+    }
+    return {**sections, "participant": changed}
+
+
+def _find_changes(config: Any, default: Any) -> dict[str, Any]:
+    changes = {}
+    for field in fields(config):
+        value, usual = getattr(config, field.name), getattr(default, field.name)
+        if value != usual:
+            changes[field.name] = _find_changes(value, usual) if is_dataclass(value) else value
+    return changes

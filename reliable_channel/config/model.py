@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ConfigDict, Field, ValidationInfo, field_serializer, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_serializer, field_validator, model_validator
 
-from reliable_channel.config.alerts import AlertSettings
-from reliable_channel.config.channels import ChannelsSettings, ParticipantSettings
+from reliable_channel.config.channels import ChannelsSettings, ParticipantSettings, apply_preset
 from reliable_channel.config.fixed import drop_fixed
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
-from reliable_channel.config.presets import apply_preset
-from reliable_channel.config.quotas import QuotaSettings
 from reliable_channel.config.section import SECRET_NAME, Bytes, Count, Milliseconds, PositiveMilliseconds, Section
-from reliable_channel.config.servers import ApiSettings, DashboardSettings, MetricsSettings
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
@@ -150,6 +147,116 @@ class PipelineSettings(Section):
         default=7 * 24 * 3_600_000,
         description="ms; how long replaced files stay for readers of old versions; at least a minute while jobs run",
     )
+
+
+FULL_SENDERS = {"channel": 4, "content_topic": 10, "pattern": 20, "pubsub_topic": 30}
+"""How many senders at their own limits the shared quotas hold."""
+
+
+class Quota(Section):
+    """The limits of one window: SDS messages, bytes of their content, ids and hints, segments (each opens at most one
+    set), and ids that histories and repair requests name (each becomes missing, and is fetched, at most once)."""
+
+    messages: Count = 100_000
+    bytes: Bytes = 2**29
+    segments: Count = 50_000
+    named_ids: Count = 5_000_000
+
+    def times(self, senders: int) -> Quota:
+        """The quota that so many senders may use together."""
+        return Quota(**{name: value * senders for name, value in self.model_dump().items()})
+
+
+def _make_default(name: str) -> Callable[[dict[str, Any]], Quota]:
+    """The default of a shared quota, from the fields before it."""
+    return lambda given: given.get("sender", Quota()).times(FULL_SENDERS[name])
+
+
+class QuotaSettings(Section):
+    """Checked in ingest, before rows reach keyed state; messages above a quota are quarantined as ``over_quota``.
+
+    Windows of ten minutes of event time, counted per Kafka partition. ``sender`` is set; the shared quotas of a
+    channel, a content topic, a ``pattern`` (all content topics together that one entry of ``channels.content_topics``
+    with a wildcard matches) and a pubsub topic hold 4, 10, 20 and 30 such senders. A shared quota cannot be used up for
+    moderate senders: above it only senders with more than an equal share are refused, and all from twice the quota on.
+    The defaults are far above honest traffic; if the network has a rate limit, set them much tighter."""
+
+    window_ms: PositiveMilliseconds = 600_000
+    sender: Quota = Quota()
+    channel: Quota = Field(default_factory=_make_default("channel"))
+    content_topic: Quota = Field(default_factory=_make_default("content_topic"))
+    pattern: Quota = Field(default_factory=_make_default("pattern"))
+    pubsub_topic: Quota = Field(default_factory=_make_default("pubsub_topic"))
+
+
+_Port = Annotated[int, Field(ge=0, lt=65_536)]
+
+
+class _ServerSettings(Section):
+    host: str = "127.0.0.1"
+    port: _Port
+    token: SecretStr | None = Field(default=None, min_length=16)
+    allowed_hosts: tuple[str, ...] = ()
+
+
+class ApiSettings(_ServerSettings):
+    """Loopback by default. On any other address a token is required (``RELIABLE_CHANNEL__API__TOKEN``).
+
+    ``transport``: ``kafka`` uses the bridge or the local loop, ``waku-rest`` connects directly to ``node.url``.
+    ``allowed_hosts``: names in the Host header, beside the loopback ones; ``*`` is any. ``feed``: sent and received
+    messages are also written to Kafka, for the pipeline.
+    """
+
+    port: _Port = 8647
+    max_body_bytes: Bytes = 2 * 1024 * 1024
+    transport: Literal["kafka", "waku-rest"] = "kafka"
+    group_id: str = "reliable-channel-api"
+    feed: bool = True
+
+
+class DashboardSettings(_ServerSettings):
+    """Loopback by default. On any other address a token is required (``RELIABLE_CHANNEL__DASHBOARD__TOKEN``); a browser
+    asks for it as a password, with any user name.
+
+    ``allowed_hosts``: names in the Host header, beside the loopback ones; ``*`` is any. ``refresh_ms``: how often a
+    visible page checks for changes."""
+
+    port: _Port = 8648
+    refresh_ms: Annotated[int, Field(ge=100, description="ms")] = 5_000
+
+
+class MetricsSettings(Section):
+    """Loopback by default; the endpoint has no authentication, so open it to a trusted network only.
+
+    ``port`` is that of ``reliable-channel run``; jobs in separate processes use the ports after it, in the order of the
+    data flow. 0: no endpoint."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, lt=65_000)] = 9464
+
+
+class AlertSettings(Section):
+    """Configures alerts. If ``rules`` is unset, the shipped ``conf/alerts.yaml`` applies. Without ``webhook_url``
+    changes are written to the table ``alerts`` only.
+
+    The URL is a secret (for many services it is the only one): ``RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL``;
+    ``webhook_token`` is sent as ``Authorization: Bearer``. ``webhook_attempts`` counts the attempts of one run; changes
+    that could not be sent are tried again at the next run.
+    """
+
+    rules: str | None = None
+    webhook_url: SecretStr | None = None
+    webhook_token: SecretStr | None = None
+    webhook_timeout_ms: PositiveMilliseconds = 10_000
+    webhook_attempts: Annotated[int, Field(gt=0, le=20)] = 4
+    most_open: Count = Field(default=100, description="alerts of one rule that are open at once; a bound for strangers")
+
+    @field_validator("webhook_url")
+    @classmethod
+    def _check_scheme(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("it must begin with http:// or https://")
+        return url
 
 
 class Settings(Section):

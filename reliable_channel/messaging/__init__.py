@@ -27,7 +27,12 @@ if TYPE_CHECKING:
         TopicHealth,
     )
     from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder, PlainEncoder
-    from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig, Mode
+    from reliable_channel.messaging.config import (
+        CONFIRMATION_SUBSCRIPTION_ID,
+        MessagingConfig,
+        Mode,
+        UnsupportedTopicError,
+    )
     from reliable_channel.messaging.events import CustomEvent, EventName, EventSource, HealthStatus
     from reliable_channel.messaging.idempotency import IdempotencyKey, KeyReusedError
     from reliable_channel.messaging.node import MessagingNode
@@ -36,7 +41,6 @@ if TYPE_CHECKING:
     from reliable_channel.messaging.sending import PendingLimitError
     from reliable_channel.messaging.store import NodeClosedError
     from reliable_channel.messaging.subscriptions import SubscriptionLimitError
-    from reliable_channel.messaging.topics import UnsupportedTopicError
 
 __all__ = [
     "CONFIRMATION_SUBSCRIPTION_ID",
@@ -78,7 +82,7 @@ __all__ = [
 
 
 _MODULES = (
-    *("config", "codec", "events", "records", "topics", "store"),
+    *("config", "codec", "events", "records", "store"),
     *("idempotency", "subscriptions", "pipeline_feed", "sending", "node", "client"),
 )
 """Where the names are looked for: what imports little comes first."""

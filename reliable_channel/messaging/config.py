@@ -6,13 +6,14 @@ Does not depend on transports or on the source of the settings. Names are Python
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel, to_snake
 
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.transport.health import Mode
 
 __all__ = ["CONFIRMATION_SUBSCRIPTION_ID", "MessagingConfig", "Mode"]
@@ -170,3 +171,30 @@ def _explain(error: ValidationError) -> ConfigurationError:
         where = ".".join(str(part) for part in item["loc"])
         parts.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
     return ConfigurationError(f"The messaging configuration is wrong: {'; '.join(parts)}.", "Correct the value.")
+
+
+_STATIC_SHARD = re.compile(r"/waku/2/rs/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,9})")
+
+
+class UnsupportedTopicError(LocalError):
+    """The pubsub topic of an encoder or decoder is not one of the node's shards (MESSAGING-API, ``send`` and
+    ``subscribe``)."""
+
+
+def check_send_topic(config: MessagingConfig, pubsub_topic: str) -> None:
+    """Raise :class:`UnsupportedTopicError` with MESSAGING-API's 404 text for ``POST /send``."""
+    if pubsub_topic not in config.pubsub_topics:
+        raise UnsupportedTopicError(f"Failed to send message. Target pubsubTopic '{pubsub_topic}' not supported.")
+
+
+def check_read_topic(config: MessagingConfig, pubsub_topic: str, failure: str) -> None:
+    """Raise :class:`UnsupportedTopicError` for a pubsub topic that is not one of the node's. Its text names the part of
+    the topic that does not fit after ``failure``, as MESSAGING-API's 404 for ``POST /subscribe`` does."""
+    if pubsub_topic in config.pubsub_topics:
+        return
+    match = _STATIC_SHARD.fullmatch(pubsub_topic)
+    if match is None:
+        unsupported = f"pubsubTopic '{pubsub_topic}'"
+    else:
+        unsupported = f"shard {match[2]}" if int(match[1]) == config.cluster_id else f"clusterId {match[1]}"
+    raise UnsupportedTopicError(f"{failure} {unsupported} is not supported.")

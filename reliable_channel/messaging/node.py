@@ -20,7 +20,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Traffic
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.codec import Decoder, Encoder, Message
-from reliable_channel.messaging.config import MessagingConfig
+from reliable_channel.messaging.config import MessagingConfig, check_read_topic, check_send_topic
 from reliable_channel.messaging.confirmation import Confirmation, make_background_subscription
 from reliable_channel.messaging.events import EventName, EventSource, HealthStatus
 from reliable_channel.messaging.idempotency import IdempotencyKey
@@ -37,7 +37,6 @@ from reliable_channel.messaging.subscriptions import (
     SubscriptionListener,
     Subscriptions,
 )
-from reliable_channel.messaging.topics import check_read_topic, check_send_topic
 from reliable_channel.messaging.worker import Worker
 from reliable_channel.transport.base import (
     HealthChanged,

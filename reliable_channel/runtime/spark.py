@@ -7,9 +7,11 @@ priority, and only missing ones that can still be set are added; :data:`REQUIRED
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -33,11 +35,11 @@ from reliable_channel.runtime.jvm import (
     leave_out_trace_of_killed_jvm,
     stderr_to,
 )
-from reliable_channel.runtime.scratch import enter_scratch
 from reliable_channel.transport.private_files import private_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 SPAWNING = "-Djdk.lang.Process.launchMechanism=VFORK"
 """Makes Java start processes directly instead of by a helper. Without Hadoop's native library, which PySpark does not
@@ -304,3 +306,25 @@ def _explain(error: Exception) -> Exception:
 def _read_last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     return lines[-1] if lines else "it is empty."
+
+
+_in_use: list[int] = []
+"""Descriptors with shared locks, which tell other processes that a session runs; the system releases them when this
+process ends, however it ends."""
+
+
+def enter_scratch(directory: Path) -> None:
+    """Use ``directory`` for Spark's scratch space (block manager, state stores, sockets, native libraries) until this
+    process ends; first remove what is in it, unless a session of this or another process uses it. A session that is
+    killed leaves 40 to 60 MB there: where a supervisor starts a job again and again, the disk would fill."""
+    lock = os.open(directory.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    _in_use.append(lock)
+    with suppress(OSError):  # another session runs, or the file system has no locks
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in directory.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
+    with suppress(OSError):  # from exclusive to shared, so that others see a session and may join it
+        fcntl.flock(lock, fcntl.LOCK_SH)

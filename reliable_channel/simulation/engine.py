@@ -13,9 +13,9 @@ from functools import partial
 
 from reliable_channel.core.sds import Delivered, DeliveryError, Outgoing, OutgoingReason, SdsStep, SendDelivered
 from reliable_channel.core.wire.malformed import Reason
+from reliable_channel.simulation.attacks import Attackers
 from reliable_channel.simulation.bad_input import record_of
 from reliable_channel.simulation.faults import Treatment, treatment
-from reliable_channel.simulation.hostile import Attackers
 from reliable_channel.simulation.journal import (
     ChannelJournal,
     EnvelopeDispatch,
@@ -23,8 +23,7 @@ from reliable_channel.simulation.journal import (
     SentSds,
     Stored,
 )
-from reliable_channel.simulation.network import OBSERVER, Link, are_separated
-from reliable_channel.simulation.pace import DispatchTimes
+from reliable_channel.simulation.network import OBSERVER, DispatchTimes, Link, are_separated
 from reliable_channel.simulation.participant import Envelope, SentSegments, SimulatedParticipant
 from reliable_channel.simulation.scenario import ChannelPlan, Scenario
 from reliable_channel.simulation.scene import Forgery

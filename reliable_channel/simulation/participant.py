@@ -1,12 +1,17 @@
-"""Connects the real protocol core to a simulated application and network: one participant on one channel."""
+"""Connects the real protocol core to a simulated application and network: one participant on one channel.
+
+Channels are encrypted with the real cipher. A simulated conversation must be the same byte for byte at every run, so
+keys are not secret, and nonces are derived from the encrypted content.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
 from reliable_channel.channel.inbox import Inbox
-from reliable_channel.core.aes_gcm import EncryptionLayer
+from reliable_channel.core.aes_gcm import NONCE_BYTES, EncryptionLayer, decrypt, encrypt, key_id
 from reliable_channel.core.sds import Buffered, Delivered, Outgoing, SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig, split
@@ -20,7 +25,6 @@ from reliable_channel.core.wire.waku import (
     encode_waku_message,
     message_hash,
 )
-from reliable_channel.simulation.encryption import RepeatableAesGcm, channel_key, unknown_key
 from reliable_channel.simulation.faults import hash_to_announce
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
 from reliable_channel.simulation.workload import PlannedMessage
@@ -154,3 +158,34 @@ class SimulatedParticipant:
                 more = self.sds.receive(segment, now, repaired=True, id_verified=True)
                 step = SdsStep(step.outgoing + more.outgoing, step.events + more.events)
         return step
+
+
+@dataclass(frozen=True)
+class RepeatableAesGcm:
+    """AES-GCM for one channel that encrypts the same bytes to the same bytes: the first of ``keys`` encrypts, all
+    decrypt."""
+
+    plan: ChannelPlan
+    keys: tuple[bytes, ...]
+
+    def encrypt(self, content: bytes) -> bytes:
+        """Encrypt ``content`` with the first key."""
+        nonce = hashlib.sha256(content).digest()[:NONCE_BYTES]
+        return encrypt(
+            self.keys[0], nonce, (self.plan.pubsub_topic, self.plan.content_topic), content, self.plan.encryption_layer
+        )
+
+    def decrypt(self, payload: bytes) -> bytes:
+        """Decrypt. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for anything else."""
+        by_id = {key_id(key): key for key in self.keys}
+        return decrypt(by_id, (self.plan.pubsub_topic, self.plan.content_topic), payload, self.plan.encryption_layer)
+
+
+def channel_key(plan: ChannelPlan) -> bytes:
+    """The key (32 bytes) of a channel, which its observer is given too."""
+    return hashlib.sha256(f"key of {plan.channel_id}".encode()).digest()
+
+
+def unknown_key(plan: ChannelPlan) -> bytes:
+    """A key (32 bytes) that all participants have and the observer has not."""
+    return hashlib.sha256(f"new key of {plan.channel_id}".encode()).digest()

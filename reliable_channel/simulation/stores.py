@@ -15,8 +15,8 @@ from reliable_channel.simulation.judge import judge
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import World
 from reliable_channel.transport.http.server import serve_in_thread
-from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.server import create_app
+from reliable_channel.transport.store.source import MemorySource
 
 
 @contextmanager

@@ -2,20 +2,25 @@
 and open gaps.
 
 One JSON file, written to a temporary one and renamed, so that a reader finds the old state or the new one. A lock
-beside it refuses a second bridge, because two readers of one node take each other's messages.
+beside it refuses a second bridge, because two readers of one node take each other's messages. A bridge that lost the
+file looks in Kafka when it last saw an envelope: it would start as a new one, and record no gap for the time it was
+away.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from reliable_channel.core import foreign_json
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.file_lock import FileLock
-from reliable_channel.transport.private_files import replace_file
+from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_consumer import OffsetReader
+from reliable_channel.transport.private_files import FileLock, replace_file
 
 KEPT_HASHES = 2_000
 """Envelopes written last whose hashes the file keeps: a store returns them again after a restart, for the margin of a
@@ -179,3 +184,46 @@ class BridgeState:
 def _can_be_asked_for(content_topic: str) -> bool:
     """Whether a store can be queried for a content topic beside others: commas separate them."""
     return "," not in content_topic and len(content_topic.encode()) <= MAX_TOPIC_BYTES
+
+
+READ_BACK = 20_000
+"""The number of records at the end of the evidence topic that are searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSighting:
+    """The time (Unix ms) of a bridge's last sighting, and the hashes of the last envelopes it saw, oldest first."""
+
+    at_ms: int
+    hashes: tuple[bytes, ...]
+
+
+def find_last_sighting(clients: KafkaClients, topic: str, vantage: str, node: str) -> LastSighting | None:
+    """The sightings of this vantage point at this node at the end of the evidence topic; ``None`` if there are none, so
+    the bridge is new. Raises ``EnvironmentFault``."""
+    reader = OffsetReader(clients, topic, None)
+    try:
+        reader.rewind(READ_BACK)
+        at_ms = 0
+        hashes: deque[bytes] = deque(maxlen=KEPT_HASHES)
+        while reader.check():
+            for record in reader.poll(1_000):
+                if record.key != f"sightings:{vantage}".encode() or record.value is None:
+                    continue
+                if (seen := parse_sighting(record.value, node)) is not None:
+                    at_ms = max(at_ms, seen.at_ms)
+                    hashes.extend(seen.hashes)
+    finally:
+        reader.close()
+    return LastSighting(at_ms, tuple(hashes)) if at_ms else None
+
+
+def parse_sighting(value: bytes, node: str) -> LastSighting | None:
+    """The sightings at this node in a record; ``None`` for another node's, and for other records."""
+    try:
+        record = foreign_json.loads(value)
+        if record["node"] != node:
+            return None
+        return LastSighting(int(record["at_ms"]), tuple(map(bytes.fromhex, record["hashes"])))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None

@@ -27,9 +27,8 @@ from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import NamedTopic, PubsubTopics
-from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StorePage, StoreQuery
-from reliable_channel.transport.store.source import read_page
+from reliable_channel.transport.store.source import MemorySource, read_page
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/0/0"
 

@@ -24,8 +24,8 @@ from reliable_channel.pipeline.runner.metrics import PrometheusMetrics, serve_pr
 from reliable_channel.transport.base import NodeEvent, Received
 from reliable_channel.transport.memory import MemoryNetwork
 from reliable_channel.transport.sharding import NamedTopic
-from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.server import create_app as create_store
+from reliable_channel.transport.store.source import MemorySource
 from tests.support.dashboard_server import serve
 from tests.support.doc_blocks import ROOT, Block, blocks_of
 from tests.support.http_server import running

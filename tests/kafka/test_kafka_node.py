@@ -28,11 +28,10 @@ from reliable_channel.transport.base import (
     SendFailed,
     Sent,
 )
-from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
-from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.transport.kafka_producer import ByteBudget, EnvelopeProducer
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support.odd_topics import configure

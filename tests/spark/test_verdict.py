@@ -21,8 +21,8 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.rules import Cause
-from reliable_channel.simulation.encryption import channel_key
 from reliable_channel.simulation.evidence import sender_events
+from reliable_channel.simulation.participant import channel_key
 from reliable_channel.simulation.presets import demo_scenario
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.transport.store.memory_source import MemorySource
+from reliable_channel.transport.store.source import MemorySource
 from tests.support.fake_waku_admin import PEER_ADDRESS, AdminAnswers
 from tests.support.fake_waku_faults import Call, Dialect, Faults, Reply
 from tests.support.fake_waku_filter import FilterAnswers

@@ -18,8 +18,8 @@ from reliable_channel.pipeline.lookup import search_ids
 from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
 from reliable_channel.pipeline.verdict.judge import judge_message
 from reliable_channel.pipeline.verdict.touched import COLUMNS
-from reliable_channel.simulation.encryption import channel_key
 from reliable_channel.simulation.evidence import sender_events
+from reliable_channel.simulation.participant import channel_key
 from reliable_channel.simulation.world import World
 from tests.support.adapters import TOPIC, Adapters
 from tests.support.delta_tables import read_table

@@ -14,9 +14,9 @@ from kafka.cluster import get_ip_port_afi
 
 from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
 from reliable_channel.config import ChannelTopic, StoreNodeSettings, load
+from reliable_channel.config.channels import Preset
 from reliable_channel.config.fixed import FIXED
 from reliable_channel.config.loading import _find_type, _list_keys
-from reliable_channel.config.presets import Preset
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters

@@ -21,7 +21,7 @@ import yaml
 from reliable_channel.cli.app import build
 from reliable_channel.config import load
 from reliable_channel.config.loading import find_shipped
-from reliable_channel.config.servers import MetricsSettings
+from reliable_channel.config.model import MetricsSettings
 from reliable_channel.pipeline.runner.queries import CHAIN
 
 ROOT = Path(__file__).parents[2]

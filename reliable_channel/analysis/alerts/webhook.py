@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from reliable_channel import __version__
-from reliable_channel.config.alerts import AlertSettings
+from reliable_channel.config.model import AlertSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.backoff import make_retrying
 from reliable_channel.transport.http.client import read_retry_after

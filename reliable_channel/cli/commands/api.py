@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Send, receive and track messages over HTTP until Ctrl-C or SIGTERM. See docs/messaging.md."""
-        from reliable_channel.runtime.api import serve_api
+        from reliable_channel.runtime.messaging import serve_api
 
         settings = read_settings(context)
         changes = {"host": host, "port": port, "transport": transport}

@@ -31,7 +31,6 @@ from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.channel_events import EventOut, event_to_json
 from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, document_errors, make_not_found
-from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
 from reliable_channel.messaging.rest.parameters import (
@@ -44,7 +43,7 @@ from reliable_channel.messaging.rest.parameters import (
     idempotency_key,
     make_router,
 )
-from reliable_channel.messaging.rest.streams import STREAM, LastEventId, log_stream, start_of
+from reliable_channel.messaging.rest.streams import STREAM, EventLog, LastEventId, log_stream, start_of
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
 
 _log = logging.getLogger(__name__)

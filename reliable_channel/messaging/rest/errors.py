@@ -12,10 +12,10 @@ from starlette.exceptions import HTTPException
 
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError, ChannelNotStartedError
 from reliable_channel.core.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.messaging.config import UnsupportedTopicError
 from reliable_channel.messaging.idempotency import KeyReusedError
 from reliable_channel.messaging.rest.models import Error
 from reliable_channel.messaging.subscriptions import SubscriptionLimitError
-from reliable_channel.messaging.topics import UnsupportedTopicError
 from reliable_channel.transport.base import SendBufferFull
 
 _log = logging.getLogger(__name__)

@@ -28,7 +28,6 @@ from reliable_channel.messaging.client import (
 )
 from reliable_channel.messaging.rest.channel_events import event_to_json
 from reliable_channel.messaging.rest.errors import document_errors, make_not_found
-from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.models import (
     MAX_TEXT,
@@ -47,7 +46,7 @@ from reliable_channel.messaging.rest.parameters import (
     idempotency_key,
     make_router,
 )
-from reliable_channel.messaging.rest.streams import STREAM, LastEventId, log_stream, start_of
+from reliable_channel.messaging.rest.streams import STREAM, EventLog, LastEventId, log_stream, start_of
 from reliable_channel.transport.clock import Clock, now_ms
 
 MAX_RECEIVED = 50

@@ -21,7 +21,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryLayout, WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.runtime.api import channel_config
+from reliable_channel.runtime.messaging import channel_config
 from reliable_channel.runtime.participant import topic_config
 from tests.support.messaging_world import World
 

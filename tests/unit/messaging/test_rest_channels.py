@@ -25,8 +25,8 @@ from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.channel_events import event_to_json
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS, ChannelSessions
 from reliable_channel.messaging.rest.errors import ChannelLimitError
-from reliable_channel.messaging.rest.event_log import MAX_OF_A_PROBLEM, EventLog
 from reliable_channel.messaging.rest.longpoll import LongPoll
+from reliable_channel.messaging.rest.streams import MAX_OF_A_PROBLEM, EventLog
 from tests.support.messaging_world import World
 
 TOPIC = "/reliable-channel/1/lobby/proto"

@@ -14,9 +14,9 @@ from starlette.types import Message
 from reliable_channel.messaging.events import EventSource
 from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.rest import streams
-from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.routes import message_stream
+from reliable_channel.messaging.rest.streams import EventLog
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.event_streams import Stream, serving
 from tests.support.messaging_world import CONTENT, World

@@ -39,11 +39,10 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.transport.base import hash_candidates, list_hashes
 from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient
-from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
 from reliable_channel.transport.store.server import create_app
-from reliable_channel.transport.store.source import read_page
+from reliable_channel.transport.store.source import MemorySource, read_page
 from tests.support.examples import examples
 from tests.support.http_server import running
 

@@ -32,7 +32,7 @@ from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake import tables
-from reliable_channel.simulation.encryption import RepeatableAesGcm, channel_key
+from reliable_channel.simulation.participant import RepeatableAesGcm, channel_key
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage
 from reliable_channel.simulation.world import World, simulate

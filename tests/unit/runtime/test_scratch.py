@@ -11,7 +11,7 @@ import pytest
 SESSION = """
 import sys
 from pathlib import Path
-from reliable_channel.runtime.scratch import enter_scratch
+from reliable_channel.runtime.spark import enter_scratch
 enter_scratch(Path(sys.argv[1]))
 print("entered", flush=True)
 sys.stdin.read()

@@ -14,8 +14,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.simulation.check.promises import check
-from reliable_channel.simulation.encryption import RepeatableAesGcm, channel_key
-from reliable_channel.simulation.participant import SimulatedParticipant
+from reliable_channel.simulation.participant import RepeatableAesGcm, SimulatedParticipant, channel_key
 from reliable_channel.simulation.presets import custom_scenario, demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import START_MS, ChannelPlan, Fault, Scenario
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth

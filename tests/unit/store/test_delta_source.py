@@ -24,9 +24,8 @@ from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.envelope_files import EnvelopeFiles
 from reliable_channel.lake.follow import LONG_ROWS
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
-from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StoreQuery
-from reliable_channel.transport.store.source import Position, read_page
+from reliable_channel.transport.store.source import MemorySource, Position, read_page
 from tests.support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
 from tests.support.examples import examples
 from tests.support.waiting import WAIT_S, until

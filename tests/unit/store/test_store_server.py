@@ -22,10 +22,10 @@ from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.http.guard import allowed_hosts
 from reliable_channel.transport.store.client import StoreClient
-from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode
 from reliable_channel.transport.store.server import create_app
+from reliable_channel.transport.store.source import MemorySource
 from tests.support.examples import examples
 from tests.support.http_server import running
 from tests.support.store_pages import pages_of

@@ -27,12 +27,11 @@ from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.verdict.gaps import read_open_gaps
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.bridge import Bridge
-from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
+from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SafeWriter, SharedRecent
 from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S, Inbound
 from reliable_channel.transport.bridge_outbound import Outbound
 from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
-from reliable_channel.transport.bridge_writer import SafeWriter
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.dispatch_limit import CountFile, DispatchLimit
 from reliable_channel.transport.dispatch_results import DispatchResult, read_result
@@ -43,10 +42,9 @@ from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import RawRecord
 from reliable_channel.transport.kafka_records import OutRecord, envelope_record, read_record
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient, StoreNode
-from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
-from reliable_channel.transport.store.source import read_page
+from reliable_channel.transport.store.source import MemorySource, read_page
 from reliable_channel.transport.waku_api import Published, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln
 from reliable_channel.transport.waku_receiver import WakuReceiver

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.transport.bridge_recall import LastSighting, parse_sighting
+from reliable_channel.transport.bridge_state import LastSighting, parse_sighting
 
 NODE = "http://127.0.0.1:8645"
 
