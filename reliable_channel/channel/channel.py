@@ -175,7 +175,7 @@ class ReliableChannel:
         """The node's RequestIds of a send that is being dispatched, by label ``<request_id>:1`` to ``:N``."""
         self._owner.refuse_fork()
         with self._cycle.lock:
-            labels = self._cycle.dispatch_reports.labels.get(request_id, {})
+            labels = self._cycle.outgoing.labels.get(request_id, {})
             return {f"{request_id}:{index + 1}": str(node_id) for index, node_id in sorted(labels.items())}
 
     def wait(

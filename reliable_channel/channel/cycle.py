@@ -16,13 +16,12 @@ from dataclasses import replace
 from itertools import islice
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.dispatch_reports import DispatchReport, DispatchReports
 from reliable_channel.channel.encryption import ChannelEncryption
 from reliable_channel.channel.events import EVENT_CLASSES, ChannelEvent, ChannelProblem, MessageSendError, MessageSent
 from reliable_channel.channel.incoming import Arrivals, EnvelopeReader
 from reliable_channel.channel.journal import Journal, apply_input, is_failure
 from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.channel.outgoing import OutgoingQueue
+from reliable_channel.channel.outgoing import DispatchReport, OutgoingQueue
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
 from reliable_channel.channel.reports import ReportQueue
 from reliable_channel.channel.retrieval import (
@@ -114,13 +113,7 @@ class ChannelCycle:
         self._check = check
         self._queries = StoreQueries(retrieval, config)
         self._report_queue = ReportQueue(self.journal, self.message_events, self.lock, self.work.set)
-        self.outgoing = OutgoingQueue(key, node, encryption, self._report_queue.emit)
-        self.dispatch_reports = DispatchReports(
-            machine,
-            self.outgoing,
-            self._report_queue.emit,
-            node_retries=lambda: bool(getattr(node, "retries_sends", False)),
-        )
+        self.outgoing = OutgoingQueue(key, node, machine, encryption, self._report_queue.emit)
         self._results: deque[Result] = deque()
         self._effects: deque[Effect] = deque()
         self._planned_bytes = 0
@@ -347,9 +340,9 @@ class ChannelCycle:
             case RecordsGone():
                 self._report_queue.emit(self._make_problem("records_gone", str(result), now))
             case RateLimitNear():
-                self.dispatch_reports.approach_limit(result, now)
+                self.outgoing.approach_limit(result, now)
             case _:
-                return self.dispatch_reports.apply(result, now)
+                return self.outgoing.take_report(result, now)
         return None
 
     def _apply(self, given: Input, outcomes: list[StepResult]) -> bool:
@@ -396,11 +389,11 @@ class ChannelCycle:
                         self._take(self.outgoing.push(effect, now))
                     case Report(MessageSent() as sent):
                         self._report_queue.enqueue(
-                            Report(self.dispatch_reports.complete(sent.request_id, sent.message_id, sent.at))
+                            Report(self.outgoing.complete(sent.request_id, sent.message_id, sent.at))
                         )
                     case Report(event):
                         if isinstance(event, MessageSendError):
-                            self.dispatch_reports.labels.pop(event.request_id, None)
+                            self.outgoing.labels.pop(event.request_id, None)
                         self._report_queue.enqueue(effect)
                     case Fetch():
                         self._queries.fetch(effect, now)

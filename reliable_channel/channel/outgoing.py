@@ -1,9 +1,10 @@
-"""Encrypts, rate limits and dispatches a channel's SDS messages.
+"""Encrypts, rate limits and dispatches a channel's SDS messages, and turns the node's reports on them into events of
+the application and inputs of the state machine.
 
-These are stages 3 to 5 of *Outgoing message processing* in RELIABLE-CHANNEL-API. The state machine runs the first two,
-segmentation and SDS, while it applies a send: they are pure, so a replayed journal makes the same SDS messages. The
-stages here run after the input was persisted. They store nothing: after a crash the machine submits all unacknowledged
-messages again.
+Dispatch has stages 3 to 5 of *Outgoing message processing* in RELIABLE-CHANNEL-API. The state machine runs the first
+two, segmentation and SDS, while it applies a send: they are pure, so a replayed journal makes the same SDS messages.
+The stages here run after the input was persisted. They store nothing: after a crash the machine submits all
+unacknowledged messages again.
 """
 
 from __future__ import annotations
@@ -13,32 +14,58 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from reliable_channel.channel.encryption import ChannelEncryption
-from reliable_channel.channel.events import ChannelEvent, ChannelProblem, SendingMessage
+from reliable_channel.channel.events import (
+    ChannelEvent,
+    ChannelProblem,
+    EphemeralMessageDropped,
+    MessageDelayed,
+    MessageSent,
+    RateLimitApproached,
+    SegmentQueued,
+    SegmentSent,
+    SendingMessage,
+)
+from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.persistence import ChannelKey
-from reliable_channel.channel.steps import DispatchFailed, SdsDispatch
+from reliable_channel.channel.steps import DispatchDone, DispatchFailed, SdsDispatch
 from reliable_channel.core.errors import LocalError, ReliableChannelError
 from reliable_channel.core.rate_limit import Traffic
-from reliable_channel.core.sds import Outgoing
+from reliable_channel.core.sds import Outgoing, OutgoingReason
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
-from reliable_channel.transport.base import Node, NodeStoppedError, RequestId, SendBufferFull
+from reliable_channel.transport.base import (
+    FailureReason,
+    Node,
+    NodeStoppedError,
+    Queued,
+    RateLimitNear,
+    RequestId,
+    SendBufferFull,
+    SendDelayed,
+    SendFailed,
+    Sent,
+)
+
+DispatchReport = Queued | SendDelayed | Sent | SendFailed
 
 BLOCKED_RETRY_MS = 250
 """How long to wait for a node that accepts nothing: this is back-pressure, not a fault to be retried."""
 
 
 class OutgoingQueue:
-    """The envelopes of the channel ``key`` that wait for the node or are in flight. ``emit`` takes events that no
-    restart reports again. Used by one thread at a time."""
+    """The envelopes of the channel ``key`` that wait for the node or are in flight. ``machine`` knows the sends they
+    belong to; ``emit`` takes events that no restart reports again. Guarded by the channel's lock."""
 
     def __init__(
         self,
         key: ChannelKey,
         node: Node,
+        machine: ChannelMachine,
         encryption: ChannelEncryption | None,
         emit: Callable[[ChannelEvent], None],
     ) -> None:
         self._key = key
         self._node = node
+        self._machine = machine
         self._encryption = encryption
         self._emit = emit
         self._queue: deque[tuple[SdsDispatch, bytes]] = deque()
@@ -50,6 +77,11 @@ class OutgoingQueue:
         self.in_flight: dict[RequestId, SdsDispatch] = {}
         self.delayed: OrderedDict[RequestId, Outgoing] = OrderedDict()
         """Retransmissions and sync messages in flight that wait for the rate limit."""
+        self.labels: dict[str, dict[int, RequestId]] = {}
+        """ReliableSendId → segment number → RequestId, until the send is reported as sent."""
+        self._envelopes_per_epoch = 0
+        """0 while the node has not reported it."""
+        self._reported_backlog = 0
 
     def push(self, dispatch: SdsDispatch, now: int) -> list[DispatchFailed]:
         """Encrypt one SDS message (stage 3) and queue it for the node. A failing hook fails the send, not the channel:
@@ -138,10 +170,114 @@ class OutgoingQueue:
 
     def _refuse(self, dispatch: SdsDispatch, kind: str, detail: str, now: int) -> list[DispatchFailed]:
         detail = detail[:300]
-        self._emit(
-            ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail, sds_id=dispatch.sds_id)
-        )
+        self._emit_problem(kind, detail, now, dispatch.sds_id)
         return [] if dispatch.ephemeral else [DispatchFailed(now, dispatch.sds_id, True, detail)]
+
+    # ---- what the node reports ---------------------------------------------------------------------------------------
+
+    def approach_limit(self, report: RateLimitNear, now: int) -> None:
+        """Report that the rate limit is nearly reached."""
+        self._envelopes_per_epoch = report.limit
+        self._emit(
+            RateLimitApproached(
+                channel_id=self._key.channel_id, at=now, used=report.used, limit=report.limit, until=report.until_ms
+            )
+        )
+
+    def take_report(self, result: DispatchReport, now: int) -> DispatchDone | DispatchFailed | None:
+        """Emit the events of a report; returns the input for the state machine, if any."""
+        if isinstance(result, Queued | SendDelayed):
+            self._note_queued(result, now)
+            return None
+        dispatch = self.in_flight.pop(result.request_id, None)
+        self.delayed.pop(result.request_id, None)
+        if len(self.in_flight) <= self._envelopes_per_epoch:
+            self._reported_backlog = 0  # what waits after this is another backlog
+        if dispatch is None:
+            return None
+        own = dispatch.send_id is not None and not dispatch.ephemeral
+        if isinstance(result, Sent):
+            return self._note_sent(dispatch, result, own, now)
+        if result.reason is FailureReason.DROPPED:
+            self._emit(
+                EphemeralMessageDropped(
+                    channel_id=self._key.channel_id,
+                    at=now,
+                    message_id=dispatch.payload_hash,
+                    utilization=result.utilization,
+                )
+            )
+            return None
+        if result.reason is FailureReason.STOPPED:
+            # It waits as if the node had refused it: until the node is started again, or the channel opened again.
+            return next(iter(self.push(dispatch, now)), None)
+        if not own:
+            self._emit_problem("dispatch_failed", f"{result.reason}: {result.detail}", now)
+            if dispatch.ephemeral:
+                return None
+        # One retry layer per fault. A node that retries has done so; one that does not leaves it to SDS.
+        final = not result.retriable or bool(getattr(self._node, "retries_sends", False))
+        return DispatchFailed(now, dispatch.sds_id, final, f"{result.reason}: {result.detail}"[:300])
+
+    def _note_queued(self, result: Queued | SendDelayed, now: int) -> None:
+        """Note that a segment waits outside this process."""
+        dispatch = self.in_flight.get(result.request_id)
+        if dispatch is None:
+            return
+        if isinstance(result, SendDelayed) and dispatch.outgoing.reason is not OutgoingReason.CONTENT:
+            self.delayed[result.request_id] = dispatch.outgoing
+        if dispatch.send_id is None:
+            return
+        send = self._machine.sends.get(dispatch.send_id)
+        if send is not None:
+            send.queued.add(dispatch.outgoing.index)
+        segment = dispatch.describe(self._key.channel_id, now)
+        if isinstance(result, Queued):
+            self._emit(SegmentQueued(**segment, node_request_id=result.request_id))
+        elif dispatch.counts:
+            of_send = {name: segment[name] for name in ("channel_id", "at", "request_id", "message_id")}
+            self._emit(MessageDelayed(**of_send, until=result.until_ms))
+        if isinstance(result, SendDelayed):
+            self._warn_of_slow_limit(now)
+
+    def _warn_of_slow_limit(self, now: int) -> None:
+        """Report, with numbers, that the queue needs several epochs; again each time it has doubled, and when it needed
+        only one in between."""
+        waiting, limit = len(self.in_flight), self._envelopes_per_epoch
+        if not limit or waiting <= max(limit, 2 * self._reported_backlog):
+            return
+        self._reported_backlog = waiting
+        detail = (
+            f"{waiting} envelopes wait and {limit} may leave in an epoch: the last waits {-(-waiting // limit)} epochs"
+        )
+        self._emit_problem("slow_rate_limit", detail, now)
+
+    def _note_sent(self, dispatch: SdsDispatch, result: Sent, own: bool, now: int) -> DispatchDone | None:
+        if dispatch.send_id is not None:
+            self._label(dispatch, result.request_id)
+            segment = dispatch.describe(self._key.channel_id, now)
+            self._emit(SegmentSent(**segment, node_request_id=result.request_id, message_hash=result.message_hash))
+        if dispatch.ephemeral:
+            self._emit(self.complete(dispatch.sds_id, dispatch.payload_hash, now))
+            return None
+        return DispatchDone(now, dispatch.sds_id, result.message_hash, own)
+
+    def _label(self, dispatch: SdsDispatch, request_id: RequestId) -> None:
+        """Remember a segment's RequestId until its send is reported as sent; later retransmissions have no label."""
+        send = self._machine.sends.get(dispatch.send_id or "")
+        if dispatch.send_id is not None and (dispatch.ephemeral or (send is not None and not send.sent)):
+            self.labels.setdefault(dispatch.send_id, {}).setdefault(dispatch.outgoing.index, request_id)
+
+    def complete(self, send_id: str, payload_hash: str, now: int) -> MessageSent:
+        """The event of a send whose segments are all sent, with their RequestIds, which are then forgotten."""
+        labels = self.labels.pop(send_id, {})
+        named = tuple((f"{send_id}:{index + 1}", str(request)) for index, request in sorted(labels.items()))
+        return MessageSent(
+            channel_id=self._key.channel_id, at=now, request_id=send_id, message_id=payload_hash, request_ids=named
+        )
+
+    def _emit_problem(self, kind: str, detail: str, now: int, sds_id: str = "") -> None:
+        self._emit(ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))
 
 
 def _classify(dispatch: SdsDispatch) -> Traffic:

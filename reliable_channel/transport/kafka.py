@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Literal
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
+from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.transport.base import (
     FailureReason,
     NodeEvent,
@@ -202,6 +202,7 @@ class KafkaNode(NodeBase):
             if producer is not None:
                 producer.close()
             raise
+        self._started = True
         self._dispatcher.start()
         self._bridges = BridgesHealth(now_ms(self._clock))
         self._note_kafka_health(Health(HealthState.HEALTHY, "Kafka answers"))
@@ -220,7 +221,7 @@ class KafkaNode(NodeBase):
                 self._stop()
 
     def _stop(self) -> None:
-        producer, self._producer = self._producer, None
+        producer, self._producer, self._started = self._producer, None, False
         if producer is None:
             return
         producer.close(self._stop_timeout_s)  # settles every record, so before the dispatcher ends
@@ -240,18 +241,10 @@ class KafkaNode(NodeBase):
             self._left_to_the_bridge = config
             _log.warning("Over Kafka the bridge's rate_limit counts; the one configured for channels has no effect.")
 
-    def send(
-        self,
-        message: WakuMessage,
-        pubsub_topic: str | None = None,
-        *,
-        max_wait_s: float | None = None,
-        traffic: Traffic = Traffic.FIRST_SEGMENT,
-    ) -> RequestId:
+    def _submit(self, accepted: Accepted, max_wait_s: float | None) -> None:
         producer = self._producer
         if producer is None:
             raise self._make_stopped_error()
-        accepted = self._accept(message, pubsub_topic, traffic)
         accepted = replace(accepted, message=self._stamp(accepted.message))
         request_id, message, topic = accepted.request_id, accepted.message, accepted.pubsub_topic
         wait_s = self._max_block_s if max_wait_s is None else max_wait_s
@@ -273,7 +266,6 @@ class KafkaNode(NodeBase):
         except BaseException:
             self._awaited.settle(request_id)
             raise
-        return request_id
 
     def _receive(self, reader: OffsetReader, stopping: threading.Event) -> None:
         committed: dict[int, int] = {}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from reliable_channel.core.rate_limit import Admitted, EphemeralDropped, RateLimitEvent, Traffic
+from reliable_channel.core.rate_limit import Admitted, EphemeralDropped, RateLimitEvent
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import (
     FailureReason,
@@ -27,8 +27,7 @@ from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import NamedTopic, PubsubTopics
-from reliable_channel.transport.store.model import StorePage, StoreQuery
-from reliable_channel.transport.store.source import MemorySource, read_page
+from reliable_channel.transport.store.source import MemorySource
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/0/0"
 
@@ -144,10 +143,9 @@ class MemoryNode(NodeBase):
         super().__init__(network.pubsub_topics, network.clock)
         self.name = name
         self.failing: FailureReason | None = None
-        self.store = _SourceStore(network.store, name)
+        self.store = network.store
         self.sent: list[WakuMessage] = []
         self._network = network
-        self._started = False
         self._seen = RecentHashes()
         self._limit_due: int | None = None
         """When (ms) waiting envelopes are looked at next."""
@@ -171,22 +169,11 @@ class MemoryNode(NodeBase):
         """Make the node report this health."""
         self._set_health(health)
 
-    def send(
-        self,
-        message: WakuMessage,
-        pubsub_topic: str | None = None,
-        *,
-        max_wait_s: float | None = None,
-        traffic: Traffic = Traffic.FIRST_SEGMENT,
-    ) -> RequestId:
-        if not self._started:
-            raise self._make_stopped_error()
-        accepted = self._accept(message, pubsub_topic, traffic)
+    def _submit(self, accepted: Accepted, max_wait_s: float | None) -> None:
         self._pending.add(accepted.request_id)
         self._network.schedule(
             0, lambda: self._follow(self._limit.submit(accepted, accepted.traffic, now_ms(self._clock)))
         )
-        return accepted.request_id
 
     def arrive(self, message: WakuMessage, pubsub_topic: str, source: Source = Source.RELAY) -> None:
         """One delivered copy."""
@@ -227,14 +214,3 @@ class MemoryNode(NodeBase):
     def _emit(self, event: NodeEvent) -> None:
         if self._started:
             self._dispatcher.emit(event)
-
-
-class _SourceStore:
-    """A store that answers from a source in this process."""
-
-    def __init__(self, source: MemorySource, name: str) -> None:
-        self._source = source
-        self._name = name
-
-    def query(self, query: StoreQuery) -> StorePage:
-        return read_page(self._source, query, node=f"memory:{self._name}")

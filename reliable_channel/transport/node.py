@@ -66,6 +66,7 @@ class NodeBase:
         self._lock = threading.RLock()
         self._health = Health(HealthState.UNHEALTHY, "not started")
         self._limit: DispatchLimit[Accepted] = DispatchLimit()
+        self._started = False
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
         """Dispatch within this rate limit, counted in ``count`` when the counts given before are closed. The default
@@ -125,13 +126,27 @@ class NodeBase:
     def pubsub_topic_for(self, content_topic: str) -> str:
         return self._pubsub_topics.topic_for(content_topic)
 
-    def _accept(self, message: WakuMessage, pubsub_topic: str | None, traffic: Traffic) -> Accepted:
-        """A checked send with a fresh request id. An envelope marked ephemeral counts as ephemeral for the limit."""
+    def send(
+        self,
+        message: WakuMessage,
+        pubsub_topic: str | None = None,
+        *,
+        max_wait_s: float | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
+    ) -> RequestId:
+        if not self._started:
+            raise self._make_stopped_error()
         check_envelope(message, pubsub_topic)
         if not isinstance(message.payload, bytes):
             message = replace(message, payload=bytes(message.payload))  # its buffer may change before it is sent
         topic = pubsub_topic or self.pubsub_topic_for(message.content_topic)
-        return Accepted(new_request_id(), message, topic, Traffic.EPHEMERAL if message.ephemeral else traffic)
+        # An envelope marked ephemeral counts as ephemeral for the limit.
+        accepted = Accepted(new_request_id(), message, topic, Traffic.EPHEMERAL if message.ephemeral else traffic)
+        self._submit(accepted, max_wait_s)
+        return accepted.request_id
+
+    def _submit(self, accepted: Accepted, max_wait_s: float | None) -> None:
+        """Put a send on its way to the network. Raises as ``Node.send``."""
 
     def _stamp(self, message: WakuMessage) -> WakuMessage:
         """The envelope as dispatched now."""

@@ -55,18 +55,10 @@ class Read:
     refused: tuple[Malformed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CallRefused:
-    """A call the node did not accept. ``retry_after_s``: how long it asks to be left alone (``HttpResponse``)."""
-
-    status: int
-    detail: str
-    retry_after_s: float = 0.0
-
-
 class WakuApi:
     """One node. ``dialect`` is found by asking when it is not given. Every call raises ``NodeUnreachable`` when there
-    is no answer. Thread-safe."""
+    is no answer. A call that only asks for something returns the node's refusal, ``None`` if there is none.
+    Thread-safe."""
 
     def __init__(self, http: BoundedHttp, dialect: NodeDialect | None = None) -> None:
         self.http = http
@@ -92,12 +84,12 @@ class WakuApi:
 
     # relay
 
-    def relay_subscribe(self, pubsub_topics: Sequence[str]) -> CallRefused | None:
+    def relay_subscribe(self, pubsub_topics: Sequence[str]) -> HttpResponse | None:
         """Join topics. On go-waku every call adds a queue that must be read: call it once (docs/spec/waku-rest.md
         *Relay*)."""
         return _read_refusal(self.http.post("/relay/v1/subscriptions", list(pubsub_topics)))
 
-    def relay_unsubscribe(self, pubsub_topics: Sequence[str]) -> CallRefused | None:
+    def relay_unsubscribe(self, pubsub_topics: Sequence[str]) -> HttpResponse | None:
         """Leave topics."""
         return _read_refusal(
             self.http.delete("/relay/v1/subscriptions", list(pubsub_topics), timeout_s=UNSUBSCRIBE_TIMEOUT_S)
@@ -135,18 +127,18 @@ class WakuApi:
 
     # filter
 
-    def filter_subscribe(self, pubsub_topic: str, content_topics: Sequence[str]) -> CallRefused | None:
+    def filter_subscribe(self, pubsub_topic: str, content_topics: Sequence[str]) -> HttpResponse | None:
         """Subscribe at a service node, at most 100 content topics a call."""
         return self._filter(self.http.post, pubsub_topic, content_topics)
 
-    def filter_unsubscribe(self, pubsub_topic: str, content_topics: Sequence[str]) -> CallRefused | None:
+    def filter_unsubscribe(self, pubsub_topic: str, content_topics: Sequence[str]) -> HttpResponse | None:
         """End subscriptions, as many a call. go-waku reports a failure inside a 200."""
         return self._filter(partial(self.http.delete, timeout_s=UNSUBSCRIBE_TIMEOUT_S), pubsub_topic, content_topics)
 
     @staticmethod
     def _filter(
         call: Callable[[str, Any], HttpResponse], pubsub_topic: str, content_topics: Sequence[str]
-    ) -> CallRefused | None:
+    ) -> HttpResponse | None:
         for begin in range(0, len(content_topics), FILTER_TOPICS_PER_CALL):
             part = list(content_topics[begin : begin + FILTER_TOPICS_PER_CALL])
             body = {"requestId": str(uuid.uuid4()), "contentFilters": part, "pubsubTopic": pubsub_topic}
@@ -155,7 +147,7 @@ class WakuApi:
                 return refused
         return None
 
-    def filter_ping(self) -> CallRefused | None:
+    def filter_ping(self) -> HttpResponse | None:
         """Whether the service node still has the subscription; status 404 means that it has not."""
         return _read_filter_refusal(self.http.get(f"/filter/v2/subscriptions/{uuid.uuid4()}"))
 
@@ -206,15 +198,12 @@ def describe(response: HttpResponse) -> str:
     return escape_unprintable(body[:300]) if isinstance(body, str) else response.text
 
 
-def _read_refusal(response: HttpResponse) -> CallRefused | None:
-    return None if response.ok else CallRefused(response.status, describe(response), response.retry_after_s)
+def _read_refusal(response: HttpResponse) -> HttpResponse | None:
+    return None if response.ok else response
 
 
-def _read_filter_refusal(response: HttpResponse) -> CallRefused | None:
-    description = describe(response)
-    if response.ok and description.lower().startswith("can't"):
-        return CallRefused(response.status, description)  # a failure with status 200
-    return _read_refusal(response)
+def _read_filter_refusal(response: HttpResponse) -> HttpResponse | None:
+    return response if describe(response).lower().startswith("can't") else _read_refusal(response)  # even with a 200
 
 
 def _read_messages(response: HttpResponse) -> Read:

@@ -12,8 +12,8 @@ from functools import partial
 from reliable_channel.transport.base import ReceivedEnvelope, Source, hash_candidates
 from reliable_channel.transport.clock import Clock, SystemClock, has_passed, now_ms
 from reliable_channel.transport.health import Mode
-from reliable_channel.transport.http.client import NodeTimedOut, NodeUnreachable
-from reliable_channel.transport.waku_api import CallRefused, NodeDialect, Read, WakuApi
+from reliable_channel.transport.http.client import HttpResponse, NodeTimedOut, NodeUnreachable
+from reliable_channel.transport.waku_api import NodeDialect, Read, WakuApi, describe
 from reliable_channel.transport.waku_json import relay_topics
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class WakuReceiver:
         self._filtered: set[tuple[str, str]] = set()
         """The filter subscriptions held at the node: pubsub topic and content topic."""
         self._pinged_ms = 0
-        self._refused: CallRefused | None = None
+        self._refused: HttpResponse | None = None
         self._refused_ms = 0
         """The last refusal of a subscription, until a round without one, and when."""
 
@@ -94,7 +94,7 @@ class WakuReceiver:
                 lost = lost or "cache_full"
             if self._refused is not None:
                 raise NodeUnreachable(
-                    f"{self._api.name} refused a subscription (HTTP {self._refused.status}: {self._refused.detail}).",
+                    f"{self._api.name} refused a subscription (HTTP {self._refused.status}: {describe(self._refused)}).",
                     "Check that the node serves the topic.",
                 )
         except NodeUnreachable as error:
@@ -190,7 +190,7 @@ class WakuReceiver:
                 )
         return error
 
-    def _subscribe(self, subscribe: Callable[[], CallRefused | None]) -> bool:
+    def _subscribe(self, subscribe: Callable[[], HttpResponse | None]) -> bool:
         """Whether the node accepted a subscription. It is asked for none while it asks to be left alone after a
         refusal."""
         if self._refused is not None and self._refused.retry_after_s:

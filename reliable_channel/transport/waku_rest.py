@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.core.rate_limit import Admitted, Traffic
+from reliable_channel.core.rate_limit import Admitted
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import (
@@ -90,7 +90,6 @@ class WakuRestNode(NodeBase):
         self.store = store
         self._pace = pace or Pace()
         self._turns = TurnLock()
-        self._running = False
         self._stopping = threading.Event()
         self._outgoing: queue.Queue[Accepted] = queue.Queue(MAX_QUEUED)
         self._wake = threading.Event()
@@ -102,9 +101,9 @@ class WakuRestNode(NodeBase):
 
     def start(self) -> None:
         with self._turns.take() as mine:
-            if not mine or self._running:
+            if not mine or self._started:
                 return
-            self._running = True
+            self._started = True
             self._stopping = threading.Event()  # a thread that an earlier stop left behind must not go on
             self._dispatcher.start()
             self._threads = [
@@ -116,9 +115,9 @@ class WakuRestNode(NodeBase):
 
     def stop(self) -> None:
         with self._turns.take() as mine:
-            if not mine or not self._running:
+            if not mine or not self._started:
                 return
-            self._running = False
+            self._started = False
             self._stopping.set()
             self._wake.set()
             for thread in self._threads:
@@ -131,17 +130,7 @@ class WakuRestNode(NodeBase):
         super().subscribe(content_topics)
         self._wake.set()
 
-    def send(
-        self,
-        message: WakuMessage,
-        pubsub_topic: str | None = None,
-        *,
-        max_wait_s: float | None = None,
-        traffic: Traffic = Traffic.FIRST_SEGMENT,
-    ) -> RequestId:
-        if not self._running:
-            raise self._make_stopped_error()
-        accepted = self._accept(message, pubsub_topic, traffic)
+    def _submit(self, accepted: Accepted, max_wait_s: float | None) -> None:
         try:
             wait_s = self._pace.max_block_s if max_wait_s is None else max_wait_s
             self._outgoing.put(accepted, timeout=wait_s)
@@ -149,9 +138,8 @@ class WakuRestNode(NodeBase):
             raise SendBufferFull(
                 f"{MAX_QUEUED} envelopes wait to be sent by {self._api.name}.", "Send more slowly, or see the node."
             ) from None
-        if not self._running and self._take_back(accepted.request_id):
+        if not self._started and self._take_back(accepted.request_id):
             raise self._make_stopped_error()
-        return accepted.request_id
 
     def withdraw(self, request_id: RequestId) -> bool:
         return super().withdraw(request_id) or self._take_back(request_id)

@@ -87,6 +87,10 @@ class MemorySource:
                 insort(self._order, Position(message.timestamp or 0, envelope_hash))
         return envelope_hash
 
+    def query(self, query: StoreQuery) -> StorePage:
+        """One page, as a store node answers."""
+        return read_page(self, query, node="memory")
+
     def fault(self) -> None:
         return None
 
