@@ -31,11 +31,6 @@ class ChannelEvent:
     channel_id: str
     at: int
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What listeners may name it by."""
-        return (self.name, *self.aliases)
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values under the field names, with the event's name; bytes as hex. For logs and ``--json``."""
         fields: dict[str, Any] = to_plain(asdict(self), bytes.hex, str)

@@ -54,11 +54,6 @@ class MessageSource(StrEnum):
 class _NamedEvent:
     name: ClassVar[str]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What listeners name it by."""
-        return (self.name,)
-
 
 @dataclass(frozen=True)
 class MessageReceivedEvent(_NamedEvent):

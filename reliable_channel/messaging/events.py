@@ -36,9 +36,9 @@ class CustomEvent:
     timestamp_ms: int
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def name(self) -> str:
         """What listeners name it by."""
-        return (self.type,)
+        return self.type
 
 
 HealthStatus = HealthState

@@ -15,7 +15,7 @@ from typing import Any
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
 from reliable_channel.messaging.idempotency import KeyStore
-from reliable_channel.messaging.records import MessageRecord, RecordChange, events_of
+from reliable_channel.messaging.records import MessageRecord, events_of
 from reliable_channel.messaging.store import RecordStore, RequestStore
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Task
@@ -86,19 +86,18 @@ class Ledger:
 
     def add(self, record: MessageRecord, subscriptions: tuple[str, ...] = (), failed: bool = False) -> MessageRecord:
         """Insert a record and emit its events."""
-        change = self.records.add(record, self.now(), subscriptions)
-        return self._emit_change(RecordChange(None, change.after, failed))
+        return self._emit_change(None, self.records.add(record, self.now(), subscriptions), failed)
 
-    def update(self, record: MessageRecord, **changes: Any) -> MessageRecord:
-        """Change a record (as :meth:`RecordStore.update`) and emit its events."""
-        return self._emit_change(self.records.update(record, **changes))
+    def update(self, record: MessageRecord, *, failed: bool = False, **changes: Any) -> MessageRecord:
+        """Change a record (as :meth:`RecordStore.update`) and emit its events. ``failed``: an error occurred now."""
+        return self._emit_change(record, self.records.update(record, **changes), failed)
 
     def emit(self, name: EventName, detail: object) -> None:
         """Notify the listeners of ``name`` after the current step."""
         event = CustomEvent(name, detail, self.now())
         self.run_after(lambda: self.events.emit(event))
 
-    def _emit_change(self, change: RecordChange) -> MessageRecord:
-        for name in events_of(change):
-            self.emit(name, change.after)
-        return change.after
+    def _emit_change(self, before: MessageRecord | None, after: MessageRecord, failed: bool) -> MessageRecord:
+        for name in events_of(before, after, failed):
+            self.emit(name, after)
+        return after

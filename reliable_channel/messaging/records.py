@@ -47,26 +47,16 @@ class MessageRecord:
         return hash_to_hex(self.message_hash)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordChange:
-    """A stored change of a record; ``before`` is None for a new record, ``failed``: an error occurred now (it
-    may read the same as the one before)."""
-
-    before: MessageRecord | None
-    after: MessageRecord
-    failed: bool = False
-
-
-def events_of(change: RecordChange) -> list[EventName]:
-    """The ``message:*`` events of a change, the general one first."""
-    before, after = change.before, change.after
+def events_of(before: MessageRecord | None, after: MessageRecord, failed: bool = False) -> list[EventName]:
+    """The ``message:*`` events of a stored change, the general one first. ``before`` is None for a new record;
+    ``failed``: an error occurred now (it may read the same as the one before)."""
     was = before or MessageRecord(after.message)
     names = []
     if before is None or _list_flags(before) != _list_flags(after):
         names.append(EventName.MESSAGE_CHANGE)
     if not was.sent and after.sent:
         names.append(EventName.MESSAGE_SENT)
-    if change.failed:
+    if failed:
         names.append(EventName.MESSAGE_ERROR)
     if not was.received and after.received:
         names.append(EventName.MESSAGE_RECEIVED)

@@ -1,7 +1,7 @@
 """Stores the records in SQLite (MESSAGING-API, *Message Storage*): one transaction per change, read by identifier.
 
-Every method that changes records returns the :class:`RecordChange`s *after* they are committed, so that events can
-follow. Knows neither transports nor when to send. Thread-safe.
+Every method that changes a record returns it as it is stored then, so that events can follow. Knows neither transports
+nor when to send. Thread-safe.
 
 The pending requests are in the same database and transactions, in another table, so that a send survives a restart. The
 schedule itself (``send_service``) is rebuilt from these rows.
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.messaging.records import MessageRecord, RecordChange, shorten
+from reliable_channel.messaging.records import MessageRecord, shorten
 from reliable_channel.messaging.schema import TABLES, lock_database, open_database, table
 from reliable_channel.transport.base import NodeStoppedError
 from reliable_channel.transport.forking import OwnerProcess
@@ -172,7 +172,7 @@ class RecordStore:
 
     # -- changes ------------------------------------------------------------------------------------------------
 
-    def add(self, record: MessageRecord, now: int, subscriptions: Collection[str] = ()) -> RecordChange:
+    def add(self, record: MessageRecord, now: int, subscriptions: Collection[str] = ()) -> MessageRecord:
         """Insert a record; its ids and times are given here."""
         with self.transaction() as connection:
             record = replace(record, record_id=self._next_id, change_seq=self._next_seq, created_ms=now)
@@ -191,7 +191,7 @@ class RecordStore:
             self._count += 1
             self._bytes += message.size
             self._prune(connection, record)
-        return RecordChange(None, record)
+        return record
 
     @property
     def is_full(self) -> bool:
@@ -202,9 +202,7 @@ class RecordStore:
         """Note that a request may have ended: its record may now go."""
         self._pending_below = 0
 
-    def update(
-        self, record: MessageRecord, *, failed: bool = False, subscriptions: Collection[str] = (), **changes: Any
-    ) -> RecordChange:
+    def update(self, record: MessageRecord, *, subscriptions: Collection[str] = (), **changes: Any) -> MessageRecord:
         """Store other properties of a record (``sending``, ``queued``, ``sent``, ``stored``, ``received``, ``error``,
         or a newer ``message`` with its ``message_hash``; older hashes still find it)."""
         if changes.get("error") is not None:
@@ -220,7 +218,7 @@ class RecordStore:
             )  # fmt: skip
             self._link(connection, after, subscriptions)
             self._advance(connection, 0)
-        return RecordChange(record, after, failed)
+        return after
 
     def _link(self, connection: sqlite3.Connection, record: MessageRecord, subscriptions: Collection[str]) -> None:
         ephemeral = bool(record.message.ephemeral)

@@ -25,7 +25,7 @@ E = TypeVar("E")
 Task: TypeAlias = Callable[[], object]
 Listener: TypeAlias = Callable[[Any], object]
 Kind: TypeAlias = str | type
-"""Which events a listener receives: those of a class, or those with this name among their ``names``."""
+"""Which events a listener receives: those of a class, or those with this ``name`` or alias."""
 
 MAX_WAITING = 10_000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
@@ -35,7 +35,9 @@ caller waits (back-pressure)."""
 
 def matches(event: object, kind: Kind) -> bool:
     """Whether an event is of that class, or has that name."""
-    return isinstance(event, kind) if isinstance(kind, type) else kind in getattr(event, "names", ())
+    if isinstance(kind, type):
+        return isinstance(event, kind)
+    return kind == getattr(event, "name", None) or kind in getattr(event, "aliases", ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -93,8 +93,9 @@ class WakuReceiver:
             if held and held >= self._find_capacity():
                 lost = lost or "cache_full"
             if self._refused is not None:
+                why = f"HTTP {self._refused.status}: {describe(self._refused)}"
                 raise NodeUnreachable(
-                    f"{self._api.name} refused a subscription (HTTP {self._refused.status}: {describe(self._refused)}).",
+                    f"{self._api.name} refused a subscription ({why}).",
                     "Check that the node serves the topic.",
                 )
         except NodeUnreachable as error:

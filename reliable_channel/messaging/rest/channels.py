@@ -20,6 +20,7 @@ from fastapi import Path, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
+from starlette.exceptions import HTTPException
 
 from reliable_channel.channel.api import create_reliable_channel
 from reliable_channel.channel.channel import ReliableChannel
@@ -30,7 +31,7 @@ from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.channel_events import EventOut, event_to_json
-from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, document_errors, make_not_found
+from reliable_channel.messaging.rest.errors import document_errors, make_not_found
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
 from reliable_channel.messaging.rest.parameters import (
@@ -141,7 +142,7 @@ class ChannelSessions:
 
     def open(self, channel_id: str, content_topic: str, sender_id: str | None) -> OpenAnswer:
         """Open a channel; one that a fault has stopped is closed first. Raises as ``create_reliable_channel``, and
-        :class:`ChannelLimitError`."""
+        409 and 429."""
         with self._lock:
             opened = list(self._open.items())
         for handle, one in opened:
@@ -149,7 +150,7 @@ class ChannelSessions:
             if same and sender_id in (None, one.channel.sender_id) and not one.channel.status()["started"]:
                 self._close_with_fault(handle)
         if not self._room.acquire(blocking=False):
-            raise ChannelLimitError(f"{MAX_CHANNELS} channels are open.", "Close some first.")
+            raise HTTPException(429, f"{MAX_CHANNELS} channels are open. Close some first.", {"Retry-After": "1"})
         try:
             return self._start(channel_id, content_topic, sender_id)
         except BaseException:
@@ -173,9 +174,8 @@ class ChannelSessions:
             # Its text names files, processes and channels of this machine, which are no client's business.
             _log.error("channel %s was not opened: %s", channel_id, error)
             if isinstance(error, SenderLocked):
-                raise SenderInUseError(
-                    f"Sender {sender_id or 'of this server'!r} is in use elsewhere.", "Take another sender id."
-                ) from None
+                sender = repr(sender_id or "of this server")
+                raise HTTPException(409, f"Sender {sender} is in use elsewhere. Take another sender id.") from None
             raise EnvironmentFault("The server cannot keep this channel.", "Its log says why.") from None
         channel.on(ChannelEvent, self._make_keeper(log))
         evidence = ChannelEvidence(channel, self._node.pubsub_topic_for(content_topic), self._node.feed)

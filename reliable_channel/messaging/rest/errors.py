@@ -21,14 +21,6 @@ from reliable_channel.transport.base import SendBufferFull
 _log = logging.getLogger(__name__)
 
 
-class ChannelLimitError(EnvironmentFault):
-    """The server has as many reliable channels open as it allows."""
-
-
-class SenderInUseError(LocalError):
-    """Another process sends under this sender id."""
-
-
 _MEANINGS = {
     400: "The request is not what is documented.",
     401: "The bearer token is missing or wrong.",
@@ -49,11 +41,9 @@ _STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
     (MessageTooLarge, 413),
     (ChannelExistsError, 409),
     (KeyReusedError, 409),
-    (SenderInUseError, 409),
     (ChannelClosedError, 409),
     (ChannelNotStartedError, 409),
     (SendBufferFull, 429),
-    (ChannelLimitError, 429),
     (SubscriptionLimitError, 429),
     (LocalError, 400),
     (EnvironmentFault, 503),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
-from reliable_channel.messaging.records import MessageRecord, RecordChange, events_of
+from reliable_channel.messaging.records import MessageRecord, events_of
 from reliable_channel.transport.dispatcher import Dispatcher
 from tests.support.messaging_world import CONTENT, World
 
@@ -25,7 +25,7 @@ FLAGS = st.fixed_dictionaries({name: st.booleans() for name in ("sending", "sent
 def test_events_are_those_that_the_change_of_properties_asks_for(
     before: dict[str, bool], after: dict[str, bool], failed: bool
 ) -> None:
-    names = events_of(RecordChange(replace(RECORD, **before), replace(RECORD, **after), failed))
+    names = events_of(replace(RECORD, **before), replace(RECORD, **after), failed)
     assert (EventName.MESSAGE_CHANGE in names) == (before != after)
     assert (EventName.MESSAGE_ERROR in names) == failed
     for event, flag in ((EventName.MESSAGE_SENT, "sent"), (EventName.MESSAGE_RECEIVED, "received"),
@@ -35,7 +35,7 @@ def test_events_are_those_that_the_change_of_properties_asks_for(
 
 
 def test_a_new_record_is_a_change() -> None:
-    assert events_of(RecordChange(None, RECORD)) == [EventName.MESSAGE_CHANGE]
+    assert events_of(None, RECORD) == [EventName.MESSAGE_CHANGE]
 
 
 def test_listeners_are_called_in_the_order_in_which_they_were_added(world: World) -> None:

@@ -64,7 +64,7 @@ def test_skip_and_take_by_subscription_are_those_of_a_list(total: int, skip: int
         mine = number % 2 == 0
         message = WakuMessage(b"%d" % number, CONTENT, timestamp=1)
         record = MessageRecord(message, message_hash=message_hash(PUBSUB, message), pubsub_topic=PUBSUB)
-        after = store.add(record, number, ("mine",) if mine else ("other",)).after
+        after = store.add(record, number, ("mine",) if mine else ("other",))
         expected += [after] if mine else []
     cut = expected[skip:] if take is None else expected[skip : skip + take]
     assert listed(store, None, "mine", skip, take) == cut
@@ -151,7 +151,7 @@ def filled(total: int, max_records: int = 100, max_age_ms: int = 10**9) -> Recor
 def add(store: RecordStore, payload: bytes, now: int, **changes: object) -> MessageRecord:
     message = WakuMessage(payload, CONTENT, timestamp=1)
     record = MessageRecord(message, message_hash=message_hash(PUBSUB, message), pubsub_topic=PUBSUB, **changes)  # type: ignore[arg-type]
-    return store.add(record, now).after
+    return store.add(record, now)
 
 
 def test_the_oldest_records_go_beyond_the_configured_number() -> None:
@@ -269,7 +269,7 @@ def test_a_new_record_costs_no_look_at_each_pending_request() -> None:
 def test_an_error_text_from_outside_is_cut_to_one_bounded_line() -> None:
     store = filled(1)
     (record,) = listed(store, CONTENT, None)
-    after = store.update(record, error="line\n" * 1_000).after
+    after = store.update(record, error="line\n" * 1_000)
     assert after.error is not None
     assert len(after.error) <= MAX_ERROR_CHARACTERS
     assert "\n" not in after.error
