@@ -8,14 +8,14 @@ from typing import Any
 _KEYS = {
     "alerts": "webhook_timeout_ms webhook_attempts most_open",
     "api": "max_body_bytes",
-    "bridge": "gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms give_up_after_ms",
+    "bridge": "gap_settle_ms gap_retry_ms",
     "channels.content_topics": "dialects dialect history_layout",
     "dashboard": "refresh_ms",
     "kafka.broker": "heap",
     "kafka.topics": "max_message_bytes",
     "messaging": "attempt_timeout_ms store_settle_ms max_in_flight max_records max_record_bytes max_record_age_ms"
     " max_pending_requests max_subscriptions store_query_interval_ms filter_confirmation",
-    "node": "dialect timeout_ms max_body_bytes max_backoff_ms poll_interval_ms health_interval_ms",
+    "node": "dialect timeout_ms max_body_bytes max_backoff_ms poll_interval_ms",
     "participant": "query_window_ms verify_chunk_chain delivery_error_event process_task_min_elapse_ms"
     " max_queued_bytes send_timeout_ms max_journal_entries max_journal_bytes",
     "pipeline": "settle_delay_ms max_clock_skew_ms channel_expiry_ms clock_interval_ms quarantine_raw_bytes",
@@ -35,8 +35,8 @@ _KEYS = {
     " dialect accepted_dialects min_parity_segments max_buffered_bytes codec max_total_segments"
     " completed_memory_ms max_completed_sets max_open_sets max_open_sets_per_sender max_buffered_bytes_per_sender"
     " max_rebuild_attempts max_work_per_segment",
-    "spark": "log_level ui max_bytes_per_trigger arrow_batch_rows snapshot_partitions",
-    "store": "attempts first_wait_ms longest_wait_ms",
+    "spark": "ui max_bytes_per_trigger",
+    "store": "attempts first_wait_ms",
     "store.audit": "share after_ms within_ms",
     "store.nodes": "dialect timeout_ms max_body_bytes",
     "store.server": "refresh_ms",

@@ -96,10 +96,8 @@ class SparkSettings(Section):
 
     master: str = "local[*]"
     shuffle_partitions: Count = 2
-    snapshot_partitions: Count = 2
     driver_memory: str = Field(default="2g", pattern=r"^[0-9]+[mMgG]$")
     ui: bool = False
-    log_level: Literal["ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"] = "ERROR"
     max_offsets_per_trigger: Count = 50_000
     max_bytes_per_trigger: Bytes = Field(
         default=2**30,
@@ -110,7 +108,6 @@ class SparkSettings(Section):
         default=10_000,
         description="ms; how often ingest reads Kafka; the other queries run as soon as they have rows",
     )
-    arrow_batch_rows: Count = 2_000
     conf: dict[str, str] = Field(default={}, description="more Spark configuration, passed on unchanged")
 
     @field_serializer("conf", when_used="json")

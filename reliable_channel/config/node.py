@@ -42,7 +42,6 @@ class NodeSettings(RestSettings):
     cluster_id: int = Field(default=1, ge=0, le=65_535)
     shards: Count = 8
     poll_interval_ms: PositiveMilliseconds = 250
-    health_interval_ms: PositiveMilliseconds = 10_000
     max_backoff_ms: PositiveMilliseconds = Field(
         default=15_000, description="between attempts to send; an unreachable node is asked every 2 s at least"
     )
@@ -83,7 +82,6 @@ class StoreSettings(Section):
     nodes: list[StoreNodeSettings] = Field(default=[])
     attempts: Count = 4
     first_wait_ms: Milliseconds = 500
-    longest_wait_ms: Milliseconds = 10_000
     audit: StoreAuditSettings = StoreAuditSettings()
     server: StoreServerSettings = StoreServerSettings()
 
@@ -99,15 +97,8 @@ class BridgeSettings(Section):
     )
     evidence_topic: TopicName = "waku.evidence"
     group_id: str = "reliable-channel-bridge"
-    gap_margin_ms: Milliseconds = Field(default=30_000, description="a gap is asked for wider by this at both ends")
     gap_settle_ms: Milliseconds = Field(default=5_000, description="a store is asked this long after a gap has ended")
     gap_retry_ms: PositiveMilliseconds = 60_000
-    restamp_after_ms: PositiveMilliseconds = Field(
-        default=15_000, description="older outgoing envelopes get a fresh timestamp: stores refuse 20 s"
-    )
-    give_up_after_ms: PositiveMilliseconds = Field(
-        default=600_000, description="an outgoing envelope the node cannot take is given up, with a record"
-    )
 
     @model_validator(mode="after")
     def _check_topics(self) -> BridgeSettings:

@@ -11,7 +11,6 @@ from reliable_channel.config.node import NodeSettings, StoreNodeSettings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.transport.bridge import Bridge, BridgeNode
 from reliable_channel.transport.bridge_context import BridgeTopics
-from reliable_channel.transport.bridge_outbound import DispatchPolicy
 from reliable_channel.transport.dispatch_limit import CountFile
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http.client import BoundedHttp
@@ -46,7 +45,7 @@ def store_client(settings: Settings, peers: Sequence[str] = (), own_node: bool =
     nodes += [RestStoreNode(*_connect(one), one.peer_address) for one in store.nodes]
     if own_node:
         nodes.append(RestStoreNode(*_connect(node)))
-    retry = RetryPolicy(store.attempts, store.first_wait_ms / 1000, store.longest_wait_ms / 1000)
+    retry = RetryPolicy(store.attempts, store.first_wait_ms / 1000)
     return StoreClient(nodes, retry)
 
 
@@ -62,7 +61,6 @@ def waku_node(
     node = settings.node
     pace = Pace(
         poll_s=node.poll_interval_ms / 1000,
-        health_s=node.health_interval_ms / 1000,
         max_backoff_s=node.max_backoff_ms / 1000,
         cache=node.cache_messages,
     )
@@ -125,7 +123,6 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
     )
     side = None
     if not loop:
-        policy = DispatchPolicy(bridge.restamp_after_ms, bridge.give_up_after_ms, node.max_backoff_ms / 1000)
         side = BridgeNode(
             waku_api(settings),
             Mode(node.mode),
@@ -133,8 +130,6 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
             node.max_backoff_ms / 1000,
             node.cache_messages,
             bridge.vantage,
-            policy,
-            bridge.gap_margin_ms,
             bridge.gap_settle_ms,
             bridge.gap_retry_ms,
         )

@@ -76,7 +76,7 @@ SOCKET_PATH = 103
 _SOCKET_NAME = len("/.8dbc4544-b90f-92d8-3d8d-f4db26c30c11.sock")
 
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
-"""The size of a batch to a Python worker, unless ``spark.arrow_batch_rows`` is reached first: such buffers stay in the
+"""The size of a batch to a Python worker, unless 2 000 rows are reached first: such buffers stay in the
 processor's caches and are reused. With Spark's default, 64 MiB, every batch is written to memory newly allocated by the
 system (docs/measurements-history.md)."""
 
@@ -116,12 +116,12 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # Shuffle partitions are frozen in every checkpoint; Delta's default of 50 snapshot partitions costs seconds per
         # commit.
         "spark.sql.shuffle.partitions": str(spark.shuffle_partitions),
-        "spark.databricks.delta.snapshotPartitions": str(spark.snapshot_partitions),
+        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         # A micro-batch writes what it changed to the checkpoint, and not a snapshot of RocksDB's files.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.minBatchesToRetain": str(MICRO_BATCHES_KEPT),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(spark.arrow_batch_rows),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
         # By default, Arrow's allocator in the workers returns memory after 10 ms, and every batch allocates it again,
         # page by page.
@@ -242,7 +242,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
                 fault = as_fault(_explain(error))  # before the JVM ends, because the JVM holds the error's text
             end_jvm()
             raise fault from error
-    spark.sparkContext.setLogLevel(settings.spark.log_level)
+    spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from reliable_channel.core.errors import EnvironmentFault
@@ -53,7 +53,7 @@ _COUNTED = ("received", "duplicates", "refused", "dispatched", "failed", "malfor
 
 @dataclass(frozen=True, slots=True)
 class BridgeNode:
-    """The node's side: its API and mode, how often it is read, and how outgoing envelopes age."""
+    """The node's side: its API and mode, and how often it is read."""
 
     api: WakuApi
     mode: Mode = Mode.RELAY
@@ -61,8 +61,6 @@ class BridgeNode:
     max_backoff_s: float = 15.0
     cache: int | None = None
     vantage: str = "bridge"
-    policy: DispatchPolicy = field(default_factory=DispatchPolicy)
-    gap_margin_ms: int = 30_000
     gap_settle_ms: int = 5_000
     gap_retry_ms: int = 60_000
 
@@ -201,12 +199,11 @@ class Bridge:
             loop = Outbound(accept_in_loop, bridge, LOOP_POLICY, self._limit)
             return [("loop", lambda: loop.run(reader, stopping)), health]
         publish = node.api.relay_publish if node.mode is Mode.RELAY else node.api.lightpush
-        outbound = Outbound(publish, bridge, node.policy, self._limit, lambda: node_has_rln(node.api))
+        policy = DispatchPolicy(max_backoff_s=node.max_backoff_s)
+        outbound = Outbound(publish, bridge, policy, self._limit, lambda: node_has_rln(node.api))
         receiver = WakuReceiver(node.api, node.mode, self._clock, node.cache)
         inbound = self._inbound = Inbound(receiver, bridge, node.poll_s, node.max_backoff_s)
-        filler = GapFiller(
-            self._stores, bridge, node.gap_margin_ms, node.gap_settle_ms, node.gap_retry_ms, lambda: inbound.reachable
-        )
+        filler = GapFiller(self._stores, bridge, node.gap_settle_ms, node.gap_retry_ms, lambda: inbound.reachable)
         return [
             ("receive", lambda: inbound.run(stopping)),
             ("dispatch", lambda: outbound.run(reader, stopping)),

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 TOPICS_PER_QUERY = 10
 """The maximum number of content topics that running stores accept in a query."""
 IDLE_S = 1.0
+MARGIN_MS = 30_000
+"""A gap is asked for wider by this at both ends."""
 PROBE_MS = 5_000
 """While the bridge's node does not answer, each store is asked this often whether it does."""
 KEPT_PROBES = 10_000
@@ -49,14 +51,12 @@ class GapFiller:
         self,
         stores: StoreClient,
         bridge: BridgeContext,
-        margin_ms: int = 30_000,
         settle_ms: int = 5_000,
         retry_ms: int = 60_000,
         is_node_up: Callable[[], bool] = lambda: True,
     ) -> None:
         self._stores = stores
         self._bridge = bridge
-        self._margin_ms = margin_ms
         self._settle_ms = settle_ms
         self._retry_ms = retry_ms
         self._not_before: dict[BridgeGap, int] = {}
@@ -177,8 +177,8 @@ class GapFiller:
         return len(new)
 
     def _make_queries(self, gap: BridgeGap) -> list[StoreQuery]:
-        start = max(0, gap.from_ms - self._margin_ms) * 1_000_000
-        end = (gap.to_ms + self._margin_ms) * 1_000_000
+        start = max(0, gap.from_ms - MARGIN_MS) * 1_000_000
+        end = (gap.to_ms + MARGIN_MS) * 1_000_000
         queries = []
         for pubsub_topic in sorted({p for p, _ in self._bridge.topics.waku}):
             named = sorted(c for p, c in self._bridge.topics.waku if p == pubsub_topic and c is not None)

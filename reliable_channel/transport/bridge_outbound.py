@@ -45,17 +45,18 @@ POLL_MS = 500
 MAX_AHEAD = 10_000
 MAX_AHEAD_BYTES = 64 * 1024 * 1024
 """The maximum number of records read beyond the first that waits for the rate limit, and of the bytes that wait."""
+GIVE_UP_AFTER_MS = 600_000
+"""An envelope that the node cannot take is given up after this time, with a record."""
 RLN_INTERVAL_MS = 30_000
 """How often a node is asked whether RLN is on."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
-    """When an envelope gets a fresh timestamp, and when the bridge gives up on it; ms. ``batch`` records are processed
+    """After how many ms an envelope gets a fresh timestamp: stores refuse 20 s. ``batch`` records are processed
     together, and their copies are acknowledged together."""
 
     restamp_after_ms: int = 15_000
-    give_up_after_ms: int = 600_000
     max_backoff_s: float = 15.0
     batch: int = 50
 
@@ -362,7 +363,7 @@ class Outbound:
             if outcome.reason is None:
                 return message, outcome
             self._limit.note_refusal(outcome.detail, self._bridge.node)
-            over = has_passed(self._policy.give_up_after_ms, begun_ms, self._bridge.now_ms())
+            over = has_passed(GIVE_UP_AFTER_MS, begun_ms, self._bridge.now_ms())
             final = over or outcome.reason not in RETRIABLE
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
                 event = "failed" if final else "rate_limited"
