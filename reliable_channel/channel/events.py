@@ -294,22 +294,7 @@ class ChannelProblem(ChannelEvent):
     sds_id: str = ""
 
 
-EVENT_CLASSES: tuple[type[ChannelEvent], ...] = (
-    MessageReceived,
-    MessageLost,
-    MessageSent,
-    MessageDelivered,
-    MessageSendError,
-    MessageDeliveryError,
-    SendingMessage,
-    SegmentQueued,
-    SegmentSent,
-    MessagePossiblyAcknowledged,
-    MessageAcknowledged,
-    IrretrievableMessage,
-    EphemeralMessageDropped,
-    RateLimitApproached,
-    MessageDelayed,
-    MissingMessage,
-    ChannelProblem,
+EVENT_CLASSES: tuple[type[ChannelEvent], ...] = tuple(
+    kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, ChannelEvent) and kind.name
 )
+"""Those above that have a name, which are reported."""
