@@ -57,7 +57,7 @@ from reliable_channel.channel.persistence import ChannelKey, MemoryPersistence, 
 from reliable_channel.channel.sends import SendState
 from reliable_channel.core.segmentation import MessageChunk
 from reliable_channel.transport.base import SendBufferFull
-from reliable_channel.transport.forking import ForkedError
+from reliable_channel.transport.threads import ForkedError
 
 __all__ = [
     "AesGcm",

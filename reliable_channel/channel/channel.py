@@ -34,8 +34,7 @@ from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.transport.base import SendBufferFull
 from reliable_channel.transport.clock import now_ms
 from reliable_channel.transport.dispatcher import Listener
-from reliable_channel.transport.forking import OwnerProcess
-from reliable_channel.transport.threads import TurnLock, join
+from reliable_channel.transport.threads import OwnerProcess, TurnLock, join
 
 _log = logging.getLogger(__name__)
 

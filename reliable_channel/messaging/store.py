@@ -22,8 +22,8 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.records import MessageRecord, shorten
 from reliable_channel.messaging.schema import TABLES, lock_database, open_database, table
 from reliable_channel.transport.base import NodeStoppedError
-from reliable_channel.transport.forking import OwnerProcess
 from reliable_channel.transport.sqlite import transaction
+from reliable_channel.transport.threads import OwnerProcess
 
 _COLUMNS = (
     "record_id, change_seq, created_ms, message_hash, pubsub_topic, content_topic, payload, version, timestamp, meta, "

@@ -1,10 +1,15 @@
-"""Waits for the end of a thread, or of what a thread does, without waiting for itself."""
+"""Waits for the end of a thread, or of what a thread does, without waiting for itself; and keeps a forked process
+(``os.fork``, ``multiprocessing``, servers with workers) from using what its parent has opened: there its threads do not
+run, and SQLite forbids the use of a connection."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from reliable_channel.core.errors import LocalError
 
 TURN_TIMEOUT_S = 60.0
 """How long :meth:`TurnLock.take` waits for a thread that does not end its turn."""
@@ -65,3 +70,27 @@ class TurnLock:
                 with _changed:
                     self._holder = None
                     _changed.notify_all()
+
+
+class ForkedError(LocalError):
+    """A channel, node or database of the process from which this one was forked."""
+
+
+class OwnerProcess:
+    """The process that made an object, for the object to tell when it is used in a fork."""
+
+    def __init__(self) -> None:
+        self._id = os.getpid()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is that process."""
+        return os.getpid() == self._id
+
+    def refuse_fork(self) -> None:
+        """Raise :class:`ForkedError` in any other process."""
+        if not self.is_current:
+            raise ForkedError(
+                f"Process {self._id} has opened this, and process {os.getpid()} was forked from it.",
+                "Open nodes and channels after the fork, in each process under its own sender id and database.",
+            )

@@ -30,7 +30,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.channel.persistence import StoredChannel
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.forking import ForkedError
+from reliable_channel.transport.threads import ForkedError
 from tests.support.forks import fork
 from tests.unit.channel.channel_world import World, quick
 

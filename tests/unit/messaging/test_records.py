@@ -22,7 +22,7 @@ from reliable_channel.messaging.records import MAX_ERROR_CHARACTERS, MessageReco
 from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.messaging.store import RecordStore, RequestStore, StoredRequest
 from reliable_channel.transport.base import FailureReason
-from reliable_channel.transport.forking import ForkedError
+from reliable_channel.transport.threads import ForkedError
 from tests.support.forks import fork
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
@@ -340,7 +340,7 @@ CHILD = """
 import sys
 from tests.support.messaging_world import World
 from reliable_channel.transport.base import FailureReason
-from reliable_channel.transport.forking import ForkedError
+from reliable_channel.transport.threads import ForkedError
 from tests.support.forks import fork
 world = World(sys.argv[1])
 world.transport.failing = FailureReason.UNREACHABLE
