@@ -42,6 +42,7 @@ Result = tuple[Any, ...]
 """A row of a table, or a named tuple for the driver, depending on the name of its class."""
 
 T = TypeVar("T", bound=Result)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -138,17 +139,28 @@ class ResultFiles(TaskFiles):
         return [*self._written, *super().finish()]
 
 
+def gather(items: Iterable[Item], measure: Callable[[Item], int], size: int) -> Iterator[list[Item]]:
+    """``items`` in lists of about ``size`` bytes, or of one item that has more."""
+    some: list[Item] = []
+    total = 0
+    for item in items:
+        some.append(item)
+        total += measure(item)
+        if total >= size:
+            yield some
+            some, total = [], 0
+    if some:
+        yield some
+
+
 def _unpack_all(blobs: pa.BinaryArray) -> Iterator[Sorted]:
     """Unpack results, many rows together: keys often have only a few results each, and writing key by key costs 1.5 ms
     per key, sixty times as much."""
-    together, size = Sorted({}, []), 0
-    for blob in blobs:
-        together.extend(unpack(blob.as_py()))
-        size += len(blob.as_buffer())
-        if size >= GATHERED_BYTES:
-            yield together
-            together, size = Sorted({}, []), 0
-    yield together
+    for some in gather(blobs, lambda blob: len(blob.as_buffer()), GATHERED_BYTES):
+        together = Sorted({}, [])
+        for blob in some:
+            together.extend(unpack(blob.as_py()))
+        yield together
 
 
 def _write(

@@ -33,7 +33,7 @@ from reliable_channel.pipeline.reassembly.sets import (
     take_at_once,
     take_rows,
 )
-from reliable_channel.pipeline.result_files import Result, ResultFiles, group_by_table, pack
+from reliable_channel.pipeline.result_files import Result, ResultFiles, gather, group_by_table, pack
 
 FLUSH_BYTES = 16 * 1024 * 1024
 """The combiner writes payloads, and returns what is for the keyed state, when it holds this many bytes of them."""
@@ -50,6 +50,10 @@ INPUT_COLUMNS = {
 
 INPUT_SCHEMA = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in INPUT_COLUMNS.items()])
 _OUTPUT_SCHEMA = pa.schema([(HASH, pa.binary()), ("given", pa.binary())])
+
+
+_Given = tuple[bytes | None, bytes]
+"""A hash, and what its state is given; without a hash, a report to the driver."""
 
 
 class ForState(NamedTuple):
@@ -94,15 +98,21 @@ class Combiner:
                 segments.append(batch)
         if not segments and not ticks:
             return
-        in_state, to_state = read_open_before(self._paths), _ToState()
+        given = self._list_given(segments, ticks, read_open_before(self._paths))
+        for some in gather(given, lambda each: len(each[1]), FLUSH_BYTES):
+            columns = [pa.array(column, pa.binary()) for column in zip(*some, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=_OUTPUT_SCHEMA)
+
+    def _list_given(
+        self, segments: Sequence[pa.RecordBatch], ticks: Iterable[Tick], in_state: OpenHashes
+    ) -> Iterator[_Given]:
         if segments:
             with gc_paused():
-                yield from self._combine(_Segments(pa.Table.from_batches(segments)), in_state, to_state)
+                yield from self._combine(_Segments(pa.Table.from_batches(segments)), in_state)
         for hash_, some in _group_by_due_hash(ticks, in_state).items():
-            yield from to_state.add(hash_, ForState(b"", some).to_bytes())
-        yield from to_state.flush()
+            yield hash_, ForState(b"", some).to_bytes()
 
-    def _combine(self, segments: _Segments, in_state: OpenHashes, to_state: _ToState) -> Iterator[pa.RecordBatch]:
+    def _combine(self, segments: _Segments, in_state: OpenHashes) -> Iterator[_Given]:
         """Pass the rows of hashes in state on; rebuild all other hashes from their rows and from what was completed
         before, and pass on only the sets that stay open."""
         open_hashes = in_state.select_open(segments.by_hash)
@@ -112,16 +122,17 @@ class Combiner:
             written = _Written(files)
             for hash_ in segments.by_hash:
                 if hash_ in open_hashes:
-                    for some in _split_rows(segments.rows(hash_)):
-                        yield from to_state.add(hash_, ForState(b"", some).to_bytes())
+                    # In parts: a stranger can send any number of segments of a hash.
+                    for some in gather(segments.rows(hash_), lambda row: len(row.content), FLUSH_BYTES):
+                        yield hash_, ForState(b"", some).to_bytes()
                     continue
                 sets, results = self._rebuild(segments, hash_, done.get(hash_, ()))
                 written.add(results)
                 if sets is not None and sets.must_persist and (blob := sets.to_bytes()):
-                    yield from to_state.add(hash_, ForState(blob, ()).to_bytes())
+                    yield hash_, ForState(blob, ()).to_bytes()
             written.flush()
             for blob in pack([*files.for_driver, *files.finish()]):
-                yield from to_state.add(None, blob)
+                yield None, blob
 
     def _rebuild(
         self, segments: _Segments, hash_: bytes, known: Sequence[memory.Done]
@@ -152,20 +163,6 @@ def _group_by_due_hash(ticks: Iterable[Tick], in_state: OpenHashes) -> dict[byte
         for hash_ in in_state.due((tick.kafka_topic, tick.kafka_partition), tick.event_us):
             due.setdefault(hash_, []).append(tick)
     return due
-
-
-def _split_rows(rows: Iterable[SegmentRow]) -> Iterator[list[SegmentRow]]:
-    """``rows`` in lists of at most about :data:`FLUSH_BYTES`: a stranger can send any number of segments of a hash."""
-    part: list[SegmentRow] = []
-    size = 0
-    for row in rows:
-        part.append(row)
-        size += len(row.content)
-        if size > FLUSH_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 class _Segments:
@@ -216,27 +213,6 @@ class _Written:
     def flush(self) -> None:
         self._files.add_results(group_by_table(self._results))
         self._results, self._bytes = [], 0
-
-
-class _ToState:
-    """Buffers what is for the keyed state, and returns it when it exceeds :data:`FLUSH_BYTES`, and at the end."""
-
-    def __init__(self) -> None:
-        self._given: list[tuple[bytes | None, bytes]] = []
-        self._bytes = 0
-
-    def add(self, hash_: bytes | None, given: bytes) -> Iterator[pa.RecordBatch]:
-        self._given.append((hash_, given))
-        self._bytes += len(given)
-        if self._bytes > FLUSH_BYTES:
-            yield from self.flush()
-
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        if self._given:
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(column, pa.binary()) for column in zip(*self._given, strict=True)], schema=_OUTPUT_SCHEMA
-            )
-            self._given, self._bytes = [], 0
 
 
 class _OneByOne:
