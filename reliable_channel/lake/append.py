@@ -44,21 +44,26 @@ class BatchSink:
         then, and opening takes longer than committing."""
         self._opened.update({table.name: _COMMITS.submit(open_table, self.paths, table) for table in tables})
 
-    def _open(self, table: Table) -> DeltaTable:
+    def _open_to_append(self, table: Table) -> DeltaTable | None:
+        """The table, which is announced; ``None`` if it has the rows of this micro-batch already."""
+        # Opened once, before the check: if another driver of the query commits in between, delta-rs refuses the commit.
         ahead = self._opened.pop(table.name, None)
-        return open_table(self.paths, table) if ahead is None else ahead.result()
+        to = open_table(self.paths, table) if ahead is None else ahead.result()
+        last = to.transaction_version(self.query_id)
+        if last is not None and last >= self.batch_id:
+            return None
+        self.announce(table.name)
+        return to
 
     def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
         """Commit those of ``files`` that tasks wrote for ``table``; in a replay, delete them."""
         own = [file for file in files if file.table == table.name]
         if not own:
             return
-        # Opened once, before the check: if another driver of the query commits in between, delta-rs refuses the commit.
-        to = self._open(table)
-        if _has(to, self.query_id, self.batch_id):
+        to = self._open_to_append(table)
+        if to is None:
             discard(self.paths, own)
         else:
-            self.announce(table.name)
             append_files(to, own, (self.query_id, self.batch_id))
             write_log_checkpoint(self.paths, table, to.version())
 
@@ -71,18 +76,8 @@ class BatchSink:
 
     def append_small(self, rows: pa.Table, table: Table) -> None:
         """Append rows that are in the driver, exactly once like :meth:`add_files`; in a replay they are skipped."""
-        if rows.num_rows == 0:
-            return
-        to = self._open(table)
-        if _has(to, self.query_id, self.batch_id):
-            return
-        self.announce(table.name)
-        append_rows(self.paths, table, rows, Transaction(self.query_id, self.batch_id), to)
-
-
-def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
-    last = table.transaction_version(query_id)
-    return last is not None and last >= batch_id
+        if rows.num_rows and (to := self._open_to_append(table)) is not None:
+            append_rows(self.paths, table, rows, Transaction(self.query_id, self.batch_id), to)
 
 
 def append_rows(

@@ -397,16 +397,9 @@ class ChannelObserver:
 
 def _accepts(events: Sequence[sds.SdsEvent], row: InputRow) -> bool:
     """Whether SDS accepted the very record of ``row``: delivered it, or buffers it until its dependencies arrive."""
-    sds_id, sender_id, digest = row.sds_id, row.sender_id, digest_of(row)
-    for event in events:
-        if (
-            isinstance(event, _ACCEPTANCES)
-            and event.message_id == sds_id
-            and event.sender_id == sender_id
-            and event.digest == digest
-        ):
-            return True
-    return False
+    own = row.sds_id, row.sender_id, digest_of(row)
+    accepted = (event for event in events if isinstance(event, _ACCEPTANCES))
+    return any((event.message_id, event.sender_id, event.digest) == own for event in accepted)
 
 
 _ACCEPTANCES = (sds.Delivered, sds.Buffered)
