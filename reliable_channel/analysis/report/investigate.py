@@ -1,4 +1,4 @@
-"""Finds messages by a name of theirs, and collects everything known about one on a time line.
+"""Finds messages and channels by name, and collects everything known about a message on a time line.
 
 The causal graph around a message is in ``graph.py``.
 
@@ -15,6 +15,7 @@ The causal graph around a message is in ``graph.py``.
 
 from __future__ import annotations
 
+import difflib
 import html
 import re
 from collections.abc import Mapping
@@ -135,6 +136,23 @@ def find_judged(tables: TableSnapshot | TableWindow, wanted: str) -> list[Messag
         return judged
     raise LocalError(
         f"No message with a verdict has the id {text.name(wanted)}.", "`reliable-channel report --missing` lists ids."
+    )
+
+
+def require_channel(source: TableWindow) -> None:
+    """Raise :class:`LocalError` with the known channels when the window names a channel that is in no table at any
+    time. A channel that was only silent in the window is not an error."""
+    wanted, tables = source.window.channel_id, ("delivery_status", "deliveries", "sds_messages")
+    if wanted is None or any(source.rows(table, ["channel_id"]).num_rows for table in tables):
+        return
+    query = " UNION ".join(f"SELECT channel_id FROM {table} WHERE channel_id IS NOT NULL" for table in tables)  # noqa: S608 - names of our own
+    known = sorted(TableWindow(source.snapshot).query(query)["channel_id"])
+    if wanted in known:
+        return
+    like = ", ".join(map(text.name, difflib.get_close_matches(wanted, known, n=3) or known[:5]))
+    raise LocalError(
+        f"There is no channel {text.name(wanted)!r} in the tables.",
+        f"Known channels: {like}." if like else "There is no channel in them yet.",
     )
 
 

@@ -86,7 +86,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.analysis.alerts.heartbeat import find_stopped
         from reliable_channel.analysis.report import csv_files, summary, terminal
         from reliable_channel.analysis.report.behind import tell_behind
-        from reliable_channel.analysis.report.channels import require_channel
+        from reliable_channel.analysis.report.investigate import require_channel
         from reliable_channel.analysis.report.snapshot import TableSnapshot
         from reliable_channel.analysis.report.source import TableWindow
         from reliable_channel.analysis.report.thresholds import Thresholds, checks, share
