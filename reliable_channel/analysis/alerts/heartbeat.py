@@ -31,21 +31,19 @@ CLOCK_MS = 15 * 60 * 1000
 _IS_START = "batch_id = 0 AND value > 0"
 """The condition for the declaration of a run that starts; the others are of its rounds and its end."""
 
-# What is dated after :now is of a clock that was ahead for a while, and would hide for as long what came since.
 # A run that dies again and again declares at each start that its first round is due in some minutes, and would put that
 # off for ever. So the first start since the last round counts.
 _LAST = f"""
     SELECT at, due_ms FROM (
         SELECT recorded_at AS at, value AS due_ms, batch_id AS number, {_IS_START} AS is_start,
             max(CASE WHEN {_IS_START} THEN NULL ELSE recorded_at END) OVER () AS round
-        FROM pipeline_metrics WHERE query = '{ROUNDS}' AND metric = '{NEXT_ROUND_MS}' AND recorded_at <= :now
+        FROM past_metrics WHERE query = '{ROUNDS}' AND metric = '{NEXT_ROUND_MS}'
     ) WHERE round IS NULL OR at > round OR (at = round AND NOT is_start)
     ORDER BY is_start DESC, at, number DESC LIMIT 1
 """  # noqa: S608 - names of our own
 
 _IS_LIVE = f"""
-    SELECT value AS is_live FROM pipeline_metrics
-    WHERE query = 'ingest' AND metric = '{CONTINUOUS}' AND recorded_at <= :now
+    SELECT value AS is_live FROM past_metrics WHERE query = 'ingest' AND metric = '{CONTINUOUS}'
     ORDER BY recorded_at DESC, batch_id DESC LIMIT 1
 """  # noqa: S608 - names of our own
 
@@ -55,14 +53,13 @@ _EFFECT_OF_JOB = "It ended, or a micro-batch takes that long. What arrived since
 
 # Each tick of the clock is a micro-batch of reassembly and of ack. No metric shows their lag when they write none.
 _WRITTEN = f"""
-    WITH written AS (
-        SELECT '{_READING}' AS part, max(recorded_at) AS at FROM clock WHERE recorded_at <= :now UNION ALL
-        SELECT 'The job ' || query AS part, max(recorded_at) AS at FROM pipeline_metrics
-        WHERE query IN ('reassembly', 'ack') AND {OF_MICRO_BATCHES} AND recorded_at <= :now GROUP BY query
-    )
     SELECT part, written.at, coalesce(min(started.recorded_at), written.at) AS waited_since
-    FROM written LEFT JOIN pipeline_metrics AS started
-    ON started.recorded_at > written.at AND {_IS_START} AND metric = '{CONTINUOUS}' AND started.recorded_at <= :now
+    FROM (
+        SELECT '{_READING}' AS part, max(recorded_at) AS at FROM past_clock UNION ALL
+        SELECT 'The job ' || query AS part, max(recorded_at) AS at FROM past_metrics
+        WHERE query IN ('reassembly', 'ack') AND {OF_MICRO_BATCHES} GROUP BY query
+    ) AS written LEFT JOIN past_metrics AS started
+    ON started.recorded_at > written.at AND {_IS_START} AND metric = '{CONTINUOUS}'
     WHERE written.at IS NOT NULL GROUP BY part, written.at ORDER BY part
 """  # noqa: S608 - names of our own
 
@@ -109,12 +106,16 @@ def due_ms(pause_s: float, round_s: float) -> float:
 
 
 def _select(query: str, now: dt.datetime, **tables: DeltaTable) -> list[dict[str, Any]]:
-    return select(query.replace(":now", f"to_timestamp_micros({micros(now)})"), **tables)
+    """The rows of a query over ``past_<name>``: the rows of tables up to ``now``."""
+    # What is dated later is of a clock that was ahead for a while, and would hide for as long what came since.
+    past = f"WHERE recorded_at <= to_timestamp_micros({micros(now)})"
+    views = ", ".join(f"past_{name} AS (SELECT * FROM {name} {past})" for name in tables)  # noqa: S608 - names of our own
+    return select(f"WITH {views} {query}", **tables)
 
 
 def _read_next_round(metrics: DeltaTable, now: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:
     """Since when no round has ended, and when the next one must have; empty if no run is to go on."""
-    rows = (row for row in _select(_LAST, now, pipeline_metrics=metrics) if row["due_ms"])
+    rows = (row for row in _select(_LAST, now, metrics=metrics) if row["due_ms"])
     return [(row["at"], row["at"] + dt.timedelta(milliseconds=row["due_ms"])) for row in rows]
 
 
@@ -130,8 +131,8 @@ def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | N
         if now > due:
             effect = "Since then no verdict was given, and alerts may have been neither raised nor cleared."
             parts.append(StoppedPart("The check of verdicts and alerts", since, effect))
-    is_live = any(row["is_live"] for row in _select(_IS_LIVE, now, pipeline_metrics=metrics))
-    written = _select(_WRITTEN, now, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else []
+    is_live = any(row["is_live"] for row in _select(_IS_LIVE, now, metrics=metrics))
+    written = _select(_WRITTEN, now, metrics=metrics, clock=clocks) if is_live and clocks is not None else []
     read = next((row["at"] for row in written if row["part"] == _READING), None)
     for row in written if read is not None else ():
         end, effect = (now, _EFFECT) if row["part"] == _READING else (read, _EFFECT_OF_JOB)
