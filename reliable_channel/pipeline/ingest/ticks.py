@@ -101,11 +101,14 @@ class IdleIntervals:
 
 
 class IdleTicker(threading.Thread):
-    """Writes wall-clock ticks while the continuous ingest query of ``writer`` waits for data."""
+    """Writes ticks of ``wall_clock`` while the continuous ingest query of ``writer`` waits for data."""
 
-    def __init__(self, settings: Settings, writer: IngestWriter, query: StreamingQuery) -> None:
+    def __init__(
+        self, settings: Settings, writer: IngestWriter, query: StreamingQuery, wall_clock: SteadyClock
+    ) -> None:
         super().__init__(name="idle-ticker", daemon=True)
         self._settings, self._clock, self._lock, self._query = settings, writer.clock, writer.lock, query
+        self._wall_clock = wall_clock
         self._stopped = threading.Event()
         self.refused: ConfigurationError | None = None
         """Why ingest must not go on: its topic was recreated."""
@@ -113,11 +116,10 @@ class IdleTicker(threading.Thread):
     def run(self) -> None:
         """Write ticks as :class:`IdleIntervals` decides, until stopped, or until the topic has been recreated: to Spark
         it looks idle until it is as long as the old one was, and if that is soon, it skips what comes before."""
-        intervals, wall_clock = IdleIntervals(), SteadyClock()
-        said = ""
+        intervals, said = IdleIntervals(), ""
         interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
         while not self._stopped.wait(interval):
-            now_us = wall_clock.now_us()
+            now_us = self._wall_clock.now_us()
             try:
                 # Spark may not have looked yet, as after a pause of the machine: a tick must not overtake records.
                 unread = find_unread(self._settings)

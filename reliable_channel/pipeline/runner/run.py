@@ -100,6 +100,7 @@ def run_continuously(
     starts = Counter(query.name for query in queries)
     turns = Turns({query.name: query.reads.name if isinstance(query.reads, Table) else None for query in queries})
     ticker: ticks.IdleTicker | None = None
+    wall_clock = ticks.SteadyClock()  # of all starts of ingest: one while the clock is wrong must not take it for right
 
     def begin(query: Query) -> None:
         nonlocal ticker
@@ -108,7 +109,7 @@ def run_continuously(
             ticker.stop()
         running[query.name] = start(spark, settings, query, once=False, turns=turns, writer=writer)
         if isinstance(writer, IngestWriter):
-            ticker = ticks.IdleTicker(settings, writer, running[query.name])
+            ticker = ticks.IdleTicker(settings, writer, running[query.name], wall_clock)
             ticker.start()
 
     was_set_back = _watch_wall_clock()

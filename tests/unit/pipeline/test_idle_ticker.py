@@ -102,7 +102,7 @@ def make_ticker(is_data_available: bool = False) -> ticks.IdleTicker:
     status = {"isDataAvailable": is_data_available}
     query = SimpleNamespace(lastProgress=SimpleNamespace(batchId=3), isActive=True, status=status)
     writer = SimpleNamespace(clock=SimpleNamespace(waiting=NONE), lock=threading.Lock())
-    return ticks.IdleTicker(settings, writer, query)  # type: ignore[arg-type]
+    return ticks.IdleTicker(settings, writer, query, ticks.SteadyClock())  # type: ignore[arg-type]
 
 
 def test_a_tick_that_fails_is_a_warning_and_the_next_one_comes(

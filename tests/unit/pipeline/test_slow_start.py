@@ -13,10 +13,12 @@ from typing import Any, cast
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
 
-from reliable_channel.config import load
+from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.pipeline.ingest.ticks import IdleTicker
+from reliable_channel.pipeline.ingest.stream import IngestWriter
+from reliable_channel.pipeline.ingest.ticks import IdleTicker, SteadyClock
 from reliable_channel.pipeline.runner import run
 from reliable_channel.pipeline.runner.queries import ACK, CHAIN, INGEST, Query
 from reliable_channel.runtime.failures import PassingFault
@@ -150,6 +152,26 @@ def test_ingest_that_is_started_again_has_one_ticker(monkeypatch: pytest.MonkeyP
             cast(Any, None), load("local", paths={"run_dir": str(tmp_path)}), AtOnce(), queries=[INGEST]
         )
     assert [thread for thread in threading.enumerate() if isinstance(thread, IdleTicker)] == []
+
+
+def test_ingest_that_is_started_again_takes_no_wrong_clock_for_right(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A clock that is set forward also breaks requests to Kafka off, which starts ingest again."""
+    clocks: list[SteadyClock] = []
+
+    class Ticker(IdleTicker):
+        def __init__(self, settings: Settings, writer: IngestWriter, query: StreamingQuery, clock: SteadyClock) -> None:
+            super().__init__(settings, writer, query, clock)
+            clocks.append(clock)
+
+    monkeypatch.setattr("reliable_channel.pipeline.ingest.ticks.IdleTicker", Ticker)
+    Starts(monkeypatch, SLOW, SLOW, "java.lang.OutOfMemoryError: heap")
+    settings = load("local", paths={"run_dir": str(tmp_path)})
+    with pytest.raises(EnvironmentFault, match="out of memory"):
+        run.run_continuously(cast(Any, None), settings, AtOnce(), queries=[INGEST])
+    assert len(clocks) == 3
+    assert len({id(clock) for clock in clocks}) == 1
 
 
 def test_slow_starts_that_micro_batches_part_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
