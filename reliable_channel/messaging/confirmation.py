@@ -22,12 +22,16 @@ from reliable_channel.messaging.records import NOT_STORED, MessageRecord
 from reliable_channel.messaging.sending import MessageSender
 from reliable_channel.messaging.subscriptions import Subscription, SubscriptionId, Subscriptions, TopicPair
 from reliable_channel.transport.base import Node, StoreUnavailable
-from reliable_channel.transport.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
+from reliable_channel.transport.store.model import (
+    MAX_HASHES,
+    TOPICS_PER_QUERY,
+    StoreEntry,
+    StorePage,
+    StoreQuery,
+    split,
+)
 
 _log = logging.getLogger(__name__)
-
-TOPICS_PER_QUERY = 10
-"""The limit of nwaku (docs/spec/waku-rest.md *Store v3*)."""
 
 MAX_PAGES = 100
 """The maximum number of pages of one query, because a store may return cursors without end."""
@@ -96,8 +100,8 @@ class Confirmation:
         to_confirm = self._subscriptions.list_topics_to_confirm()
         complete = True
         for pubsub_topic, topics in _group_by_pubsub(to_confirm).items():
-            for begin in range(0, len(topics), TOPICS_PER_QUERY):
-                complete &= self._confirm_topics(pubsub_topic, topics[begin : begin + TOPICS_PER_QUERY], started)
+            for lot in split(topics, TOPICS_PER_QUERY):
+                complete &= self._confirm_topics(pubsub_topic, lot, started)
         missing = [one for one in self._find_unconfirmed(to_confirm, started) if one.sent and not one.sending]
         try:
             missing = self._select_absent(missing)
@@ -159,8 +163,8 @@ class Confirmation:
     def _select_absent(self, records: list[MessageRecord]) -> list[MessageRecord]:
         """Those of ``records`` that the store does not have under their hashes either."""
         by_hash = {record.message_hash: record for record in records}
-        for part in _split(list(by_hash), MAX_HASHES):
-            for entry in self._read_entries(StoreQuery(hashes=tuple(part), include_data=False)):
+        for part in split(list(by_hash), MAX_HASHES):
+            for entry in self._read_entries(StoreQuery(hashes=part, include_data=False)):
                 if entry.message_hash in by_hash:
                     self._mark_stored(entry.message_hash)
                     del by_hash[entry.message_hash]
@@ -247,8 +251,3 @@ def _group_by_pubsub(pairs: Collection[TopicPair]) -> dict[str, tuple[str, ...]]
     for pubsub_topic, content_topic in pairs:
         grouped.setdefault(pubsub_topic, []).append(content_topic)
     return {topic: tuple(dict.fromkeys(contents)) for topic, contents in grouped.items()}
-
-
-def _split(hashes: list[bytes], size: int) -> Iterator[list[bytes]]:
-    for begin in range(0, len(hashes), size):
-        yield hashes[begin : begin + size]

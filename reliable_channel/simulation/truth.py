@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -236,16 +236,7 @@ def _as_row(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-_KINDS: dict[str, type] = {
-    "messages": TrueMessage,
-    "segments": TrueSegment,
-    "acks": TrueAck,
-    "heard": Reception,
-    "presences": Presence,
-    "dependencies": TrueDependency,
-    "bad": BadRecord,
-    "attacks": TrueAttack,
-}
+_KINDS: dict[str, type] = {name: get_args(rows)[0] for name, rows in get_type_hints(Truth).items()}
 _ARROW: dict[str, pa.DataType] = {
     "str": pa.string(),
     "str | None": pa.string(),

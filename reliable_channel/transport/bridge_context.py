@@ -18,6 +18,7 @@ from reliable_channel.transport.evidence import SIGHTINGS_PER_RECORD, gap_record
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.recent import RecentHashes
+from reliable_channel.transport.store.model import split
 
 _log = logging.getLogger(__name__)
 
@@ -184,8 +185,7 @@ class BridgeContext:
             by_topic.setdefault(pubsub_topic, []).append(message_hash)
         records = []
         for pubsub_topic, hashes in by_topic.items():
-            for begin in range(0, len(hashes), SIGHTINGS_PER_RECORD):
-                part = hashes[begin : begin + SIGHTINGS_PER_RECORD]
+            for part in split(hashes, SIGHTINGS_PER_RECORD):
                 at = node if node is not None else self.node
                 key, value = sightings_record(self.vantage, at, source, pubsub_topic, part, self.now_ms())
                 records.append(OutRecord(self.topics.evidence, key, value))

@@ -16,13 +16,11 @@ from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.clock import has_passed
 from reliable_channel.transport.kafka_records import OutRecord, envelope_record
 from reliable_channel.transport.store.client import StoreClient
-from reliable_channel.transport.store.model import StorePage, StoreQuery
+from reliable_channel.transport.store.model import TOPICS_PER_QUERY, StorePage, StoreQuery, split
 from reliable_channel.transport.store.rest_node import StoreFault, StoreNodeError
 
 _log = logging.getLogger(__name__)
 
-TOPICS_PER_QUERY = 10
-"""The maximum number of content topics that running stores accept in a query."""
 IDLE_S = 1.0
 MARGIN_MS = 30_000
 """A gap is asked for wider by this at both ends."""
@@ -127,7 +125,7 @@ class GapFiller:
 
         for query in self._make_queries(gap):
             if strict := ask(query):
-                for lot in _split(topics):
+                for lot in split(topics, TOPICS_PER_QUERY):
                     ask(replace(query, content_topics=lot), strict)
         if gap not in self._bridge.state.gaps:  # widened meanwhile: the whole of it is asked for
             return False
@@ -182,7 +180,8 @@ class GapFiller:
         queries = []
         for pubsub_topic in sorted({p for p, _ in self._bridge.topics.waku}):
             named = sorted(c for p, c in self._bridge.topics.waku if p == pubsub_topic and c is not None)
-            queries += [StoreQuery(pubsub_topic, lot, start, end) for lot in _split(named) or [()]]
+            lots = [*split(named, TOPICS_PER_QUERY)] or [()]
+            queries += [StoreQuery(pubsub_topic, lot, start, end) for lot in lots]
         return queries
 
 
@@ -205,11 +204,3 @@ def _list_hashes_within(page: StorePage, gap: BridgeGap) -> set[bytes]:
         for entry in page.entries
         if entry.message is not None and since <= (entry.message.timestamp or 0) <= until
     }
-
-
-def _split(content_topics: list[str]) -> list[tuple[str, ...]]:
-    """Content topics in groups that stores accept in one query."""
-    return [
-        tuple(content_topics[begin : begin + TOPICS_PER_QUERY])
-        for begin in range(0, len(content_topics), TOPICS_PER_QUERY)
-    ]

@@ -71,6 +71,9 @@ class SqlitePersistence:
     """``path``: the database file, made with its directory when missing, readable by its owner only: it holds
     plaintext. ``synchronous``: ``NORMAL`` survives the end of the process at any point, ``FULL`` also a power cut."""
 
+    keeps_journal = True
+    """Whether it keeps what only a later process reads: inputs, snapshots and the keys of reported events."""
+
     def __init__(self, path: Path | str, *, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
         self.path = Path(path) if path == IN_MEMORY else Path(path).expanduser().resolve()
         self._lock = threading.Lock()
@@ -196,7 +199,8 @@ class SqlitePersistence:
     ) -> None:
         with self._transaction() as do:
             channel = self._id(do, key)
-            do.executemany("INSERT INTO journal(channel, entry) VALUES (?, ?)", [(channel, e) for e in entries])
+            journal = entries if self.keeps_journal else ()
+            do.executemany("INSERT INTO journal(channel, entry) VALUES (?, ?)", [(channel, entry) for entry in journal])
             do.execute(
                 "UPDATE channel SET fingerprint=? WHERE id=? AND fingerprint<>?", (fingerprint, channel, fingerprint)
             )
@@ -233,6 +237,8 @@ class SqlitePersistence:
             return LabelledSend(label, row[0], row[1], tuple(segment[0] for segment in segments), bool(row[2]))
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
+        if not self.keeps_journal:
+            return
         with self._transaction() as do:
             channel = self._id(do, key)
             do.execute("INSERT OR REPLACE INTO snapshot VALUES (?, ?)", (channel, snapshot))
@@ -243,7 +249,8 @@ class SqlitePersistence:
     def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
         with self._transaction() as do:
             channel = self._id(do, key)
-            do.executemany("INSERT OR IGNORE INTO reported VALUES (?, ?)", [(channel, event) for event in events])
+            kept = [(channel, event) for event in events if self.keeps_journal]
+            do.executemany("INSERT OR IGNORE INTO reported VALUES (?, ?)", kept)
             do.execute("UPDATE channel SET sequence=? WHERE id=?", (sequence, channel))
 
     def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
@@ -324,23 +331,6 @@ class MemoryPersistence(SqlitePersistence):
     def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
         """Locks nothing: no other process can use this database, and an owner that crashed releases nothing."""
         return lambda: None
-
-    def append(
-        self,
-        key: ChannelKey,
-        entries: Sequence[bytes],
-        fingerprint: str,
-        labelled: LabelledSend | None = None,
-        delivered: Sequence[str] = (),
-    ) -> None:
-        super().append(key, entries if self.keeps_journal else (), fingerprint, labelled, delivered)
-
-    def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
-        if self.keeps_journal:
-            super().compact(key, snapshot, fingerprint)
-
-    def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
-        super().mark_reported(key, events if self.keeps_journal else (), sequence)
 
     def close(self) -> None:
         """Nothing to release; the values stay, so that a test can open again."""

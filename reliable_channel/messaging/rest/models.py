@@ -57,7 +57,6 @@ Payload = Annotated[
     str,
     StringConstraints(pattern=BASE64, max_length=MAX_PAYLOAD_CHARACTERS),
     AfterValidator(_decode_base64),
-    WithJsonSchema({"type": "string", "pattern": BASE64, "maxLength": MAX_PAYLOAD_CHARACTERS}),
 ]
 MAX_CHANNEL_CHARACTERS = 1_398_104
 """A message of 1 MiB in base64."""
@@ -66,13 +65,11 @@ ChannelPayload = Annotated[
     str,
     StringConstraints(pattern=BASE64, max_length=MAX_CHANNEL_CHARACTERS),
     AfterValidator(_decode_base64),
-    WithJsonSchema({"type": "string", "pattern": BASE64, "maxLength": MAX_CHANNEL_CHARACTERS}),
 ]
 Meta = Annotated[
     str,
     StringConstraints(pattern=META),
     AfterValidator(_decode_base64),
-    WithJsonSchema({"type": "string", "pattern": META}),
 ]
 
 

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 from reliable_channel.transport.backoff import make_retrying
 from reliable_channel.transport.base import StoreUnavailable
-from reliable_channel.transport.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
+from reliable_channel.transport.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery, split
 from reliable_channel.transport.store.rest_node import RETRIABLE, StoreFault, StoreNodeError
 
 MAX_PAGES = 10_000
@@ -194,10 +194,7 @@ class StoreClient:
         once. ``on_page`` is called with every page as it comes; the answers are then without data, which would be a
         gigabyte of large messages. The answers are in the order of the configuration."""
         wanted = list(dict.fromkeys(hashes))
-        queries = [
-            StoreQuery(hashes=tuple(wanted[i : i + MAX_HASHES]), include_data=include_data)
-            for i in range(0, len(wanted), MAX_HASHES)
-        ]
+        queries = [StoreQuery(hashes=lot, include_data=include_data) for lot in split(wanted, MAX_HASHES)]
         entries: dict[StoreNode, dict[bytes, StoreEntry]] = {node: {} for node in self._nodes}
         refused = dict.fromkeys(self._nodes, 0)
         errors: dict[StoreNode, StoreNodeError] = {}

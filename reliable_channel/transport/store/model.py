@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.waku import WakuMessage
@@ -18,7 +19,18 @@ MAX_HASHES = 99
 """The number of hashes in one query: exactly 100, 200 … return unrelated messages from Postgres nodes
 (docs/spec/waku-rest.md)."""
 
+TOPICS_PER_QUERY = 10
+"""The maximum number of content topics that running stores accept in a query (docs/spec/waku-rest.md *Store v3*)."""
+
 HASH_BYTES = 32
+
+T = TypeVar("T")
+
+
+def split(values: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    """The values in groups of ``size`` at most, in order."""
+    for begin in range(0, len(values), size):
+        yield tuple(values[begin : begin + size])
 
 
 def is_message_hash(hint: bytes | None) -> bool:
