@@ -11,6 +11,8 @@ import asyncio
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.core.foreign_json import has_more_values
@@ -22,18 +24,6 @@ MAX_VALUES = 10_000
 170 MB and 1.6 s, in which no other call was answered."""
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-
-
-class _GoneError(Exception):
-    """The client closed the connection before its request was complete."""
-
-
-class _RefusedError(Exception):
-    def __init__(self, status: HTTPStatus, text: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
-        self.headers = headers
 
 
 class BodyGuard:
@@ -53,17 +43,17 @@ class BodyGuard:
             if scope["method"] in _CHANGING and body:
                 _check_content_type(headers)
                 if has_more_values(body, MAX_VALUES):
-                    raise _RefusedError(HTTPStatus.BAD_REQUEST, f"The body has more than {MAX_VALUES} values.")
-        except _GoneError:
+                    raise HTTPException(HTTPStatus.BAD_REQUEST, f"The body has more than {MAX_VALUES} values.")
+        except ClientDisconnect:
             return
-        except _RefusedError as refused:
-            await error_response(refused.status, refused.text, refused.headers)(scope, receive, send)
+        except HTTPException as refused:
+            await error_response(refused.status_code, refused.detail, refused.headers)(scope, receive, send)
             return
         await self._app(scope, _Replay(body, receive), send)
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
         limit = self._max_bytes
-        too_large = _RefusedError(
+        too_large = HTTPException(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body is larger than {limit} bytes.", {"Connection": "close"}
         )
         length = headers.get("content-length", "")
@@ -77,14 +67,14 @@ class BodyGuard:
                     with release_slot():
                         message = await receive()
                     if message["type"] != "http.request":
-                        raise _GoneError
+                        raise ClientDisconnect
                     received += message.get("body", b"")
                     if len(received) > limit:
                         raise too_large
                     if not message.get("more_body", False):
                         return bytes(received)
         except TimeoutError:
-            raise _RefusedError(
+            raise HTTPException(
                 HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive in time.", {"Connection": "close"}
             ) from None
 
@@ -106,4 +96,4 @@ class _Replay:
 def _check_content_type(headers: Headers) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send application/json.")
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send application/json.")

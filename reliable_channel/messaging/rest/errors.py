@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -67,7 +68,7 @@ def document_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def error_response(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def error_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """``{"error": text}``."""
     return JSONResponse({"error": text}, status, headers)
 
@@ -88,7 +89,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         detail = str(error.detail)
-        return error_response(error.status_code, _HTTP_WORDS.get(detail, detail), dict(error.headers or {}))
+        return error_response(error.status_code, _HTTP_WORDS.get(detail, detail), error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:

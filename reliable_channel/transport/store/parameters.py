@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from reliable_channel.transport.store.model import DEFAULT_PAGE_SIZE, HASH_BYTES, MAX_PAGE_SIZE, StoreQuery
 
 MAX_CONTENT_TOPICS = 10
@@ -88,23 +90,20 @@ PARAMETERS = (
 _NAMES = {parameter.name.lower(): parameter.name for parameter in PARAMETERS}
 
 
-class BadParameter(Exception):
-    """A parameter is malformed; the text is what the node answers with status 400."""
-
-
 def read_parameters(pairs: Iterable[tuple[str, str]]) -> StoreQuery:
-    """The query of these names and values, in their order. Raises :class:`BadParameter`."""
+    """The query of these names and values, in their order. Raises ``HTTPException`` (400) with the text that nodes
+    answer if one is malformed."""
     query = _select_known(pairs)
     peer = query.get("peerAddr", "")
     if peer and (problem := problem_of(peer)) is not None:
-        raise BadParameter(f"Failed parsing remote peer info: {problem}")
+        raise HTTPException(400, f"Failed parsing remote peer info: {problem}")
     include_data = _read_boolean(query.get("includeData", ""))
     topics = [topic for topic in query.get("contentTopics", "").split(",") if topic]
     if len(topics) > MAX_CONTENT_TOPICS:
-        raise BadParameter(f"too many content topics: {len(topics)}, at most {MAX_CONTENT_TOPICS}")
+        raise HTTPException(400, f"too many content topics: {len(topics)}, at most {MAX_CONTENT_TOPICS}")
     hashes = [_read_hash(text) for text in query.get("hashes", "").split(",") if text]
     if len(set(hashes)) > MAX_REQUESTED_HASHES:
-        raise BadParameter(f"too many hashes: {len(set(hashes))}, at most {MAX_REQUESTED_HASHES}")
+        raise HTTPException(400, f"too many hashes: {len(set(hashes))}, at most {MAX_REQUESTED_HASHES}")
     cursor = query.get("cursor", "")
     return StoreQuery(
         pubsub_topic=query.get("pubsubTopic") or None,
@@ -127,9 +126,9 @@ def _select_known(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
         if meant is None:
             continue
         if name != meant:
-            raise BadParameter(f"unknown parameter {name}, it is written {meant}")
+            raise HTTPException(400, f"unknown parameter {name}, it is written {meant}")
         if query.get(name, value) != value:
-            raise BadParameter(f"parameter {name} is given with several values; separate them by commas")
+            raise HTTPException(400, f"parameter {name} is given with several values; separate them by commas")
         query[name] = value
     return query
 
@@ -139,13 +138,13 @@ def _read_boolean(text: str) -> bool:
         return False
     if text.lower() in _TRUE:
         return True
-    raise BadParameter(f"include data parsing error: cannot interpret as a bool: {text[:40]}")
+    raise HTTPException(400, f"include data parsing error: cannot interpret as a bool: {text[:40]}")
 
 
 def _read_integer(text: str, what: str) -> int:
     digits = text.removeprefix("-").removeprefix("+")
     if not (0 < len(digits) <= 19 and digits.isascii() and digits.isdigit()) or int(text) not in _INT64:
-        raise BadParameter(f"{what} parsing error: invalid integer: {text[:40]}")
+        raise HTTPException(400, f"{what} parsing error: invalid integer: {text[:40]}")
     return int(text)
 
 
@@ -167,12 +166,14 @@ def _read_hash(text: str) -> bytes:
     digits = text[2:] if text[:2] in ("0x", "0X") else text
     for letter in digits:
         if letter not in _HEX:
-            raise BadParameter(f"Exception converting hex string to bytes: {letter} is not a hexadecimal character")
+            raise HTTPException(
+                400, f"Exception converting hex string to bytes: {letter} is not a hexadecimal character"
+            )
     if len(digits) % 2:
-        raise BadParameter("Exception converting hex string to bytes: hex string must have even length")
+        raise HTTPException(400, "Exception converting hex string to bytes: hex string must have even length")
     digest = bytes.fromhex(digits)
     if len(digest) != HASH_BYTES:
-        raise BadParameter(f"waku message hash parsing error: invalid hash length: {len(digest)}")
+        raise HTTPException(400, f"waku message hash parsing error: invalid hash length: {len(digest)}")
     return digest
 
 

@@ -22,7 +22,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.store.document import document
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
-from reliable_channel.transport.store.parameters import BadParameter, read_parameters
+from reliable_channel.transport.store.parameters import read_parameters
 from reliable_channel.transport.store.source import EnvelopeSource, UnknownCursorError, read_page
 from reliable_channel.transport.waku_json import hash_to_hex, message_to_json
 
@@ -93,8 +93,6 @@ async def _answer(source: EnvelopeSource, request: Request) -> Response:
         page = _read_small_page(source, query)
         if page is None:
             page = await run_in_threadpool(read_page, source, query)
-    except BadParameter as error:
-        return PlainTextResponse(str(error), 400)
     except UnknownCursorError:
         if request.query_params.get("peerAddr"):  # for whose archive this server answers
             return JSONResponse(_make_response(_PEER_BAD_RESPONSE, UNKNOWN_CURSOR))
