@@ -33,7 +33,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Create it (`reliable-channel kafka topics`), or set kafka.topics.envelopes.",
     ),
     (
-        r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|Concurrent transaction failed",
+        r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|Concurrent transaction failed"
+        r"|batch \d+ doesn't exist",  # since the other one has removed its old micro-batches
         "another driver runs it with the same checkpoint.",
         "Stop one of the two; every row is in the tables once.",
     ),

@@ -114,6 +114,11 @@ SENTENCES = (
         " streaming jobs detected for 1.",
     ),
     (
+        pattern_of("Two drivers on one checkpoint"),
+        "[STREAM_FAILED] Query [id = 846d, runId = 9e1f] terminated with exception: batch 20 doesn't exist SQLSTATE:"
+        " XXKST",
+    ),
+    (
         pattern_of("A table that was deleted"),
         "java.io.FileNotFoundException: File file:/srv/run/tables/sds_messages/_delta_log does not exist",
     ),
