@@ -16,7 +16,8 @@ from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
 from reliable_channel.messaging.idempotency import KeyStore
 from reliable_channel.messaging.records import MessageRecord, events_of
-from reliable_channel.messaging.store import RecordStore, RequestStore
+from reliable_channel.messaging.requests import RequestStore
+from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Task
 

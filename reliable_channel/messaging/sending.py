@@ -28,6 +28,7 @@ from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.pipeline_feed import Feed
 from reliable_channel.messaging.records import NOT_STORED, MessageRecord, shorten
+from reliable_channel.messaging.requests import PENDING, StoredRequest
 from reliable_channel.messaging.send_service import (
     ACCEPTED,
     RETRY_DELAYS_MS,
@@ -38,7 +39,6 @@ from reliable_channel.messaging.send_service import (
     result_of,
 )
 from reliable_channel.messaging.sender_events import SenderEventKind, make_sender_event
-from reliable_channel.messaging.store import PENDING, StoredRequest
 from reliable_channel.transport.base import (
     FailureReason,
     Node,

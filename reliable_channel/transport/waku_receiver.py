@@ -11,10 +11,10 @@ from functools import partial
 
 from reliable_channel.transport.base import ReceivedEnvelope, Source, hash_candidates
 from reliable_channel.transport.clock import Clock, SystemClock, has_passed, now_ms
+from reliable_channel.transport.enr import relay_topics
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http.client import HttpResponse, NodeTimedOut, NodeUnreachable
 from reliable_channel.transport.waku_api import NodeDialect, Read, WakuApi, describe
-from reliable_channel.transport.waku_json import relay_topics
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.records import MAX_ERROR_CHARACTERS, MessageRecord
+from reliable_channel.messaging.requests import RequestStore, StoredRequest
 from reliable_channel.messaging.sending import PendingLimitError
-from reliable_channel.messaging.store import RecordStore, RequestStore, StoredRequest
+from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.threads import ForkedError
 from tests.support.forks import fork

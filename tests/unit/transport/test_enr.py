@@ -7,7 +7,7 @@ import base64
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.transport.waku_json import relay_topics
+from reliable_channel.transport.enr import relay_topics
 from tests.support.fake_waku_admin import enr_of, rlp
 
 GO_WAKU = (
