@@ -1,5 +1,5 @@
 """Reads and writes envelopes and hashes as the REST API does, in all the forms that running nodes use
-(docs/spec/waku-rest.md), and reads the shards that a node serves from its ENR (EIP-778; 51/WAKU2-RELAY-SHARDING)."""
+(docs/spec/waku-rest.md)."""
 
 from __future__ import annotations
 
