@@ -33,9 +33,6 @@ MAX_HELD_TIMES = 4
 """A message is held at most this many times as long as an id may be missing. Each message that a stranger sends in time
 may name another one that never existed, so the time of each id alone would not end the wait."""
 
-STUCK_PART = 4
-"""A message is stuck that has waited for one part in this many of the time after which a missing id is lost."""
-
 CATCH_UP_MS = 3_600_000
 """A participant that slept longer than this (ms) does not send the sync messages that were due meanwhile, and holds
 messages as if they had come when it woke up."""
@@ -225,12 +222,6 @@ class IncomingBuffer:
     def is_full(self) -> bool:
         """Whether the buffer is over its bound."""
         return self._waiting_shares.is_over()
-
-    def find_stuck(self, message_id: str, now: int) -> Waiting | None:
-        """The message of an id, if it has waited for long: what it waits for may be irretrievable, and nobody else may
-        have it."""
-        waiting = self.waiting.get(message_id)
-        return waiting if waiting is not None and now - waiting.received_at >= self._lost_after // STUCK_PART else None
 
     def take_surplus(self) -> Waiting | None:
         """:meth:`take_without_rest` of a message of the sender that uses most of the buffer: the first in causal order,

@@ -454,7 +454,8 @@ class SdsReceiver:
             # Postponing the own request is not enough (docs/spec/sds.md, *Repair*).
             if repair.cancel_request(entry.message_id, now):
                 events.append(RepairCancelled(now, entry.message_id, "requested"))
-            wanted = wanted or state.incoming.find_stuck(entry.message_id, now)
+            # What waits here too: what it waits for may be irretrievable, and nobody else may have it.
+            wanted = wanted or state.incoming.waiting.get(entry.message_id)
             sender_id = wanted.sender_id if wanted is not None else state.incoming.syncs.owners.get(entry.message_id)
             # What waits for its turn leaves anyway, and not before others of this sender as control traffic.
             if sender_id is not None and not state.outgoing.is_queued(entry.message_id):
