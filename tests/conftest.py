@@ -53,8 +53,7 @@ EACH_ALONE = tuple(f"tests/e2e/test_{name}.py" for name in ("abuse", "benches", 
 LONGEST = (
     "tests/e2e/test_kill_restart.py", "spark", "kafka", "tests/e2e/test_soak.py", "tests/e2e/test_one_shell.py",
     "tests/e2e/test_what_if_accuracy.py", "tests/e2e/test_spark_cluster.py", "tests/e2e/test_installed.py",
-    "tests/e2e/test_hostile_demo.py", "tests/e2e/test_bad_day_demo.py", "tests/e2e/test_benches.py",
-    "tests/browser/test_dashboard_browser.py",
+    "tests/e2e/test_benches.py", "tests/browser/test_dashboard_browser.py",
 )  # fmt: skip
 """Begun first, or one worker would still run them when the others have nothing left to do."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.analysis.status import collect
 from reliable_channel.channel import AesGcm
-from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.sds import SdsChannel
@@ -117,30 +115,6 @@ def assert_unchanged(found: dict[str, list[dict[str, Any]]], expected: dict[str,
         columns = before[0] if before else ()
         now = [{column: row[column] for column in columns} for row in found[name]]
         assert sorted(now, key=repr) == before, name
-
-
-@pytest.fixture
-def shell(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
-    """The command line on the shared session, with the settings in a file as a user has them: what a command prints."""
-
-    @contextmanager
-    def shared(*_: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr("reliable_channel.runtime.spark.spark_session", shared)
-
-    def run(settings: Settings, *arguments: str) -> str:
-        file = tmp_path / "settings.yaml"
-        file.write_text(settings.to_yaml())
-        with pytest.raises(SystemExit) as ended:
-            main(["--config", str(file), *arguments])
-        out, err = capsys.readouterr()
-        assert ended.value.code == 0, err
-        return out
-
-    return run
 
 
 def sealed_record(key: bytes, partition: int, offset: int, time_ms: int) -> Record:
