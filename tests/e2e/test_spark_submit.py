@@ -24,6 +24,7 @@ from reliable_channel.lake.checkpoints import read_checkpoint
 from reliable_channel.lake.read import rows_of
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.build import make_bridge
+from reliable_channel.runtime.java import INTERPRETED
 from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from tests.support.environment import plain_environment
@@ -40,14 +41,9 @@ def start(job: Path, py_files: Path, environment: dict[str, str], *arguments: st
     jar_paths = ",".join(map(str, jars.paths("spark", default_cache_dir())))
     command = [str(bin_dir / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
     command += ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf"), "--jars", jar_paths]
-    command += [
-        "--py-files",
-        str(py_files),
-        "--conf",
-        "spark.sql.shuffle.partitions=3",
-        "--conf",
-        "spark.ui.enabled=false",
-    ]
+    command += ["--py-files", str(py_files)]
+    for name, value in {"spark.sql.shuffle.partitions": "3", "spark.ui.enabled": "false", **INTERPRETED}.items():
+        command += ["--conf", f"{name}={value}"]
     return subprocess.Popen(
         [*command, str(job), *arguments],
         env=plain_environment() | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | environment,
@@ -108,27 +104,25 @@ def test_a_submitted_job_reads_kafka_and_writes_delta_with_what_it_was_given(
     assert all("reliable_channel.zip" in row["origin"] for row in mine)
 
 
-@pytest.mark.parametrize(
-    ("number", "send"), [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)], ids=["SIGTERM", "Ctrl-C"]
-)
-def test_a_signal_ends_a_submitted_job_after_its_micro_batch(
-    number: int, send: Callable[[int, int], None], broker: Settings, py_files: Path, tmp_path: Path
+def stop_after_a_micro_batch(
+    send: Callable[[int, int], None],
+    number: int,
+    name: str,
+    py_files: Path,
+    environment: dict[str, str],
+    here: Settings,
 ) -> None:
-    """SIGTERM goes to the JVM, of which the job is a child; Ctrl-C in a terminal to both."""
-    topic = f"waku.stopped-{number}"
-    environment = prepare_topic(broker, topic, tmp_path)
-    here = broker.with_run_dir(tmp_path)
-    produce(broker, topic, *conversation([b"first"]))
-    with start(ROOT / "jobs" / "ingest.py", py_files, environment, "--continuous") as process:
+    """Run a job continuously, and send it a signal when it has planned its first micro-batch."""
+    with start(ROOT / "jobs" / f"{name}.py", py_files, environment, "--continuous") as process:
         try:
-            until(lambda: (at := read_checkpoint(here.paths, "ingest")) and at.planned is not None, process=process)
+            until(lambda: (at := read_checkpoint(here.paths, name)) and at.planned is not None, process=process)
             send(process.pid, number)
             _, errors = process.communicate(timeout=WAIT_S)
         finally:
             process.kill()
     assert process.returncode == 0, errors[-4000:]
     assert "Traceback" not in errors
-    left = read_checkpoint(here.paths, "ingest")
+    left = read_checkpoint(here.paths, name)
     assert left is not None
     assert not left.interrupted
 
@@ -146,15 +140,19 @@ def conversation(texts: list[bytes]) -> list[bytes]:
     return envelopes
 
 
-def test_the_jobs_one_after_another_deliver_what_was_sent_and_maintenance_leaves_it(
+def test_the_jobs_deliver_what_was_sent_though_signals_end_them_and_maintenance_leaves_it(
     broker: Settings, py_files: Path, tmp_path: Path
 ) -> None:
+    """SIGTERM goes to the JVM, of which the job is a child; Ctrl-C in a terminal to both. Both end a job after its
+    micro-batch."""
     environment = prepare_topic(broker, "waku.submitted", tmp_path)
+    here = broker.with_run_dir(tmp_path)
     texts = [b"first", b"second", bytes(range(200))]
     produce(broker, "waku.submitted", *conversation(texts))
-    for job in ("ingest", "reassembly", "ack"):
-        done = submit(ROOT / "jobs" / f"{job}.py", py_files, environment, "--once")
-        assert done.returncode == 0, f"{job}: {done.stderr[-4000:]}"
+    stop_after_a_micro_batch(os.killpg, signal.SIGINT, "ingest", py_files, environment, here)
+    stop_after_a_micro_batch(os.kill, signal.SIGTERM, "reassembly", py_files, environment, here)
+    done = submit(ROOT / "jobs" / "ack.py", py_files, environment, "--once")
+    assert done.returncode == 0, done.stderr[-4000:]
     done = submit(ROOT / "jobs" / "maintain.py", py_files, environment)
     assert done.returncode == 0, f"maintain: {done.stderr[-4000:]}"
     assert "sds_messages: 0 rows deleted" in done.stdout
