@@ -94,6 +94,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """At exit Python collects only what is not frozen, and DuckDB would print a hundred lines of "leaked" objects."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse tests with the same id: pytest-xdist would run one of them, and say nothing of the others. Begin with the
     longest."""
