@@ -11,6 +11,7 @@ import contextlib
 import json
 import random
 import socket
+import sys
 import threading
 from collections import deque
 from http.server import ThreadingHTTPServer
@@ -54,6 +55,13 @@ class FakeWakuNetwork:
             return True
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print no stack trace for a connection that :meth:`FakeWakuNode.down` or the client has ended."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
     """One node; use it as a context manager. ``url`` is its REST address, ``requests`` what it was asked."""
 
@@ -93,7 +101,7 @@ class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
         self._relay: dict[str, list[deque[dict[str, Any]]]] = {}
         self._filter: dict[tuple[str, str], deque[dict[str, Any]]] = {}
         self._last_read: dict[str, list[dict[str, Any]]] = {}
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
         self._port = 0
         self.connections: set[socket.socket] = set()
         if dialect == "nwaku":
@@ -117,7 +125,7 @@ class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
     def up(self) -> None:
         """Listen; on the same port as before when it was up already."""
         if self._server is None:
-            self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler_of(self))
+            self._server = _Server(("127.0.0.1", self._port), handler_of(self))
             self._server.daemon_threads = True
             self._port = self._server.server_address[1]
             threading.Thread(target=self._server.serve_forever, args=(0.005,), daemon=True).start()
