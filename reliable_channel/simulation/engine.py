@@ -15,6 +15,7 @@ from reliable_channel.core.sds import Delivered, DeliveryError, Outgoing, Outgoi
 from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.simulation.attacks import Attackers
 from reliable_channel.simulation.bad_input import record_of
+from reliable_channel.simulation.faults import Treatment, treatment
 from reliable_channel.simulation.journal import (
     ChannelJournal,
     EnvelopeDispatch,
@@ -24,7 +25,7 @@ from reliable_channel.simulation.journal import (
 )
 from reliable_channel.simulation.network import OBSERVER, DispatchTimes, Link, are_separated
 from reliable_channel.simulation.participant import Envelope, SentSegments, SimulatedParticipant
-from reliable_channel.simulation.scenario import ChannelPlan, Scenario, Treatment, treatment
+from reliable_channel.simulation.scenario import ChannelPlan, Scenario
 from reliable_channel.simulation.scene import Forgery
 from reliable_channel.simulation.workload import PlannedMessage, plan_messages
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.segment import decode_segment
+from reliable_channel.simulation.faults import hash_to_announce
 from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord, SentMessage
 from reliable_channel.simulation.observation import Observation, observe
-from reliable_channel.simulation.scenario import hash_to_announce
 from reliable_channel.simulation.scene import Fate
 from reliable_channel.simulation.truth import (
     BadRecord,

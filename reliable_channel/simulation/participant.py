@@ -25,7 +25,8 @@ from reliable_channel.core.wire.waku import (
     encode_waku_message,
     message_hash,
 )
-from reliable_channel.simulation.scenario import ChannelPlan, Fault, hash_to_announce
+from reliable_channel.simulation.faults import hash_to_announce
+from reliable_channel.simulation.scenario import ChannelPlan, Fault
 from reliable_channel.simulation.workload import PlannedMessage
 
 ACKNOWLEDGE_WITHIN_MS = 1_500
