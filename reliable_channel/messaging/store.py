@@ -20,6 +20,7 @@ from reliable_channel.messaging.records import MessageRecord, shorten
 from reliable_channel.messaging.schema import TABLES, lock_database, open_database, table
 from reliable_channel.transport.base import NodeStoppedError
 from reliable_channel.transport.sqlite import transaction
+from reliable_channel.transport.store.model import split
 from reliable_channel.transport.threads import OwnerProcess
 
 _COLUMNS = (
@@ -303,8 +304,8 @@ class RecordStore:
 
     def by_keys(self, keys: Sequence[RecordKey]) -> Iterator[MessageRecord]:
         """The records of these keys in their order, a batch at a time; those that are gone meanwhile are left out."""
-        for begin in range(0, len(keys), BATCH):
-            ids = [record_id for record_id, _ in keys[begin : begin + BATCH]]
+        for batch in split(keys, BATCH):
+            ids = [record_id for record_id, _ in batch]
             marks = ", ".join("?" * len(ids))
             rows = self._query(f"SELECT {_COLUMNS} FROM every_record WHERE record_id IN ({marks})", ids)  # noqa: S608
             by_id = {row[0]: _read_record(row) for row in rows}

@@ -19,6 +19,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.http.client import BoundedHttp, HttpResponse, NodeUnreachable
+from reliable_channel.transport.store.model import split
 from reliable_channel.transport.waku_json import as_list, message_from_json, message_to_json
 
 FILTER_TOPICS_PER_CALL = 100
@@ -139,9 +140,8 @@ class WakuApi:
     def _filter(
         call: Callable[[str, Any], HttpResponse], pubsub_topic: str, content_topics: Sequence[str]
     ) -> HttpResponse | None:
-        for begin in range(0, len(content_topics), FILTER_TOPICS_PER_CALL):
-            part = list(content_topics[begin : begin + FILTER_TOPICS_PER_CALL])
-            body = {"requestId": str(uuid.uuid4()), "contentFilters": part, "pubsubTopic": pubsub_topic}
+        for part in split(content_topics, FILTER_TOPICS_PER_CALL):
+            body = {"requestId": str(uuid.uuid4()), "contentFilters": list(part), "pubsubTopic": pubsub_topic}
             refused = _read_filter_refusal(call("/filter/v2/subscriptions", body))
             if refused is not None:
                 return refused
