@@ -112,13 +112,14 @@ def run_continuously(
             ticker = ticks.IdleTicker(settings, writer, running[query.name], wall_clock)
             ticker.start()
 
-    was_set_back = _watch_wall_clock()
+    ahead_s = _get_wall_clock_lead()
     try:
         for query in queries:
             begin(query)
             on_progress(f"{query.name} runs")
         while not stop.wait(0.5):
-            if was_set_back():
+            before_s, ahead_s = ahead_s, _get_wall_clock_lead()
+            if ahead_s < before_s - _SET_BACK_S:
                 _start_again_by_clock(queries, running, begin)
             if ticker is not None and ticker.refused is not None:
                 raise ticker.refused
@@ -143,16 +144,9 @@ def _count_failure(query: StreamingQuery, starts: Counter[str]) -> None:
     _log.warning("%s It is started again.", fault)
 
 
-def _watch_wall_clock() -> Callable[[], bool]:
-    """A function that returns whether the wall clock was set back since it was last called."""
-    ahead_s = time.time() - time.monotonic()
-
-    def was_set_back() -> bool:
-        nonlocal ahead_s
-        before_s, ahead_s = ahead_s, time.time() - time.monotonic()
-        return ahead_s < before_s - _SET_BACK_S
-
-    return was_set_back
+def _get_wall_clock_lead() -> float:
+    """How far (s) the wall clock is ahead of one that nobody sets: less than before if it was set back."""
+    return time.time() - time.monotonic()
 
 
 def _start_again_by_clock(
