@@ -204,8 +204,8 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
     # Evidence that was read twice: an earlier version's rebuild forgot the position, and that version knew no send_id.
     for topic, more in (("evidence", {}), ("evidence again", {"send_id": "a"})):
         events = [EVENT | more, EVENT | more | {"event": "sent"}, SEEN]
-        told = [intake.EvidenceRecord(0, at, json.dumps(event).encode()) for at, event in enumerate(events)]
-        intake.write(eager.paths, topic, told, "waku.envelopes")
+        evidence = [intake.EvidenceRecord(0, at, json.dumps(event).encode()) for at, event in enumerate(events)]
+        intake.write(eager.paths, topic, evidence, "waku.envelopes")
     report = shell(eager, "rebuild")
     assert intake.read_position(eager.paths, "evidence", 0) == 3, "read on from there, or all rows would come twice"
     kept = [(row["event"], row["send_id"]) for row in rows(eager, tables.SENDER_EVENTS)]

@@ -308,19 +308,19 @@ def test_rounds_over_what_is_new_give_what_all_evidence_gives(
             story.gap("g", 150, 420, "unfilled", "north")
         story.write(settings)
         judged.append(verdicts.run(spark, settings))
-        found = without_as_of(rows(settings, tables.DELIVERY_STATUS))
-        assert found == first_round(settings, tmp_path / f"first-{number}"), f"round {number}"
+        status = without_as_of(rows(settings, tables.DELIVERY_STATUS))
+        assert status == first_round(settings, tmp_path / f"first-{number}"), f"round {number}"
         if number == 1:
-            assert found == all_at_once(spark, settings, story.now_s)
+            assert status == all_at_once(spark, settings, story.now_s)
         if number == 0:
-            assert judged[-1] == len(found), "all at first"
+            assert judged[-1] == len(status), "all at first"
             spans = times_of_files(settings)
             assert len(spans) > 1
             assert all(until <= since for (_, until), (since, _) in itertools.pairwise(spans)), "in the order of time"
-    assert judged[-1] < len(found), "fewer than all, when little is new"
+    assert judged[-1] < len(status), "fewer than all, when little is new"
     story.now_s += 10 * STEP_S
     story.write(settings)
-    assert verdicts.run(spark, settings) < len(found)
-    found = without_as_of(rows(settings, tables.DELIVERY_STATUS))
-    assert found == first_round(settings, tmp_path / "first") == all_at_once(spark, settings, story.now_s)
+    assert verdicts.run(spark, settings) < len(status)
+    status = without_as_of(rows(settings, tables.DELIVERY_STATUS))
+    assert status == first_round(settings, tmp_path / "first") == all_at_once(spark, settings, story.now_s)
     assert verdicts.run(spark, settings) == 0, "everything is settled, and nothing is new"

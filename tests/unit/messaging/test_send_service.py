@@ -83,12 +83,12 @@ def test_of_all_pairs_of_states_only_those_of_the_life_of_a_request_follow(
     assert (request is None) == (state in FINAL), "a request that has ended is forgotten"
     assert request is None or request.state is state
     lead(made, following)
-    found = made.find("a")
+    afterwards = made.find("a")
     if following in EXPECTED.get(state, set()):
         assert request is not None and request.state is following
-        assert (found is None) == (following in FINAL)
+        assert (afterwards is None) == (following in FINAL)
     else:
-        assert found is request
+        assert afterwards is request
         assert request is None or request.state is state
     assert (following in TRANSITIONS[state]) == (following in EXPECTED.get(state, set()))
 

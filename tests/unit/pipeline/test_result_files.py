@@ -34,8 +34,8 @@ RESULT = st.one_of(
 def test_where_results_are_packed_does_not_matter(results: list[Result], cuts: list[int]) -> None:
     ends = [0, *sorted(cuts), len(results)]
     blobs = [b for i, end in enumerate(ends[1:]) for b in pack(results[min(ends[i], end) : end])]
-    found = [*_unpack_all(pa.array(blobs, pa.binary()))]
-    assert found == ([group_by_table(results)] if results else [])
+    unpacked = [*_unpack_all(pa.array(blobs, pa.binary()))]
+    assert unpacked == ([group_by_table(results)] if results else [])
 
 
 def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path) -> None:
