@@ -148,7 +148,7 @@ class Outcome:
 
 def outcome(lake: TableSnapshot, hours: int = 24) -> Outcome:
     """The outcome of the last hours by the recorded clock."""
-    (clock,) = lake.select(f"SELECT max(event_time) AS at, {NEWEST} AS newest FROM clock")  # noqa: S608 - constants of our own
+    (clock,) = lake.select(f"SELECT {RECORDED_CLOCK} AS at, {NEWEST} AS newest FROM clock")  # noqa: S608 - constants of our own
     since = {"since": (clock["at"] or dt.datetime.now(dt.UTC)) - dt.timedelta(hours=hours)}
     (judged,) = lake.select(f"SELECT {VERDICTS} FROM delivery_status WHERE first_seen > $since", since)  # noqa: S608 - constants of our own
     causes = lake.select(

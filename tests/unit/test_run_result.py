@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reliable_channel.analysis.alerts.heartbeat import find_stopped
-from reliable_channel.analysis.figures import outcome
+from reliable_channel.analysis.figures import VERDICTS, outcome
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli.app import build
 from reliable_channel.cli.commands import run
@@ -31,6 +31,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS, QUARANTINE, SENDER_EVENTS
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
 from reliable_channel.runtime import own_broker, spark
+from tests.support.sample_values import at
 
 
 def test_the_line_counts_what_the_tables_hold(sample_tables: Path) -> None:
@@ -224,6 +225,16 @@ def test_the_outcome_counts_what_the_tables_hold(sample_tables: Path) -> None:
     assert found.verdicts == {row["verdict"]: row["n"] for row in rows}
     assert sum(found.causes.values()) == found.verdicts["missing"]
     assert all(half <= most for half, _, most in found.latency_ms.values())
+
+
+def test_the_outcome_of_the_last_hours_counts_back_from_time_that_passed(sample_tables: Path) -> None:
+    """The closing tick of the tables is an hour after their last record."""
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
+    since = {"since": at(3_600) - dt.timedelta(hours=1)}
+    (judged,) = lake.select(f"SELECT {VERDICTS} FROM delivery_status WHERE first_seen > $since", since)  # noqa: S608 - names of columns
+    verdicts = outcome(lake, hours=1).verdicts
+    assert verdicts == {name: judged[name] for name in verdicts}
+    assert verdicts["delivered"] > 0
 
 
 def test_without_tables_there_is_no_outcome(tmp_path: Path) -> None:
