@@ -107,8 +107,10 @@ def read_progress(paths: PathSettings, where: str = "true") -> dict[TopicPartiti
 
 def find_last_batch(paths: PathSettings) -> tuple[str, int] | None:
     """The query and micro-batch recorded last, or ``None``."""
+    # The newest row of a query may be of an earlier micro-batch, during which the wall clock was ahead.
     last = select(
-        "SELECT query_id, batch_id FROM clock ORDER BY recorded_at DESC, batch_id DESC LIMIT 1",
+        "SELECT query_id, max(batch_id) AS batch_id FROM clock GROUP BY query_id"
+        " ORDER BY max(recorded_at) DESC LIMIT 1",
         clock=open_table(paths, CLOCK),
     )
     return (last[0]["query_id"], last[0]["batch_id"]) if last else None

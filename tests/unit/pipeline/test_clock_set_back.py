@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from pathlib import Path
 from typing import cast
 
 import pytest
+import time_machine
 from pyspark.sql import DataFrame
 
 from reliable_channel.config import PathSettings, load
@@ -63,6 +65,21 @@ def test_a_clock_set_back_gives_no_tick_and_moves_nothing_back(
     monkeypatch.setattr(time, "time_ns", lambda: (NOW_US + HOUR_US) * 1000)
     assert tick(paths, again)
     assert read_progress(paths) == {PLACE: Progress(NOW_US + HOUR_US - WALL_CLOCK_GRACE_US, 5)}
+
+
+def test_a_tick_after_a_clock_was_ahead_belongs_to_the_last_micro_batch(
+    paths: PathSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay of that micro-batch begins before the tick, as its first run did."""
+    clock = IngestClock(paths)
+    for batch, ahead in enumerate((dt.timedelta(), dt.timedelta(days=1), dt.timedelta())):
+        with time_machine.travel(dt.datetime.now(dt.UTC) + ahead):
+            clock.record(BatchSink(paths, "query", batch), {PLACE: Progress(NOW_US + batch, 5 + batch)})
+    monkeypatch.setattr(time, "time_ns", lambda: (NOW_US + HOUR_US) * 1000)
+    assert tick(paths, clock)
+    replay = IngestClock(paths)
+    replay.load("query", 2)
+    assert replay.reached == {PLACE: Progress(NOW_US + 1, 6)}
 
 
 QUIET, OTHER = ("waku.envelopes", 1), ("waku.envelopes", 2)
