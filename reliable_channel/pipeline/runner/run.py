@@ -152,9 +152,10 @@ def _get_wall_clock_lead() -> float:
 def _start_again_by_clock(
     queries: Sequence[Query], running: Mapping[str, StreamingQuery], begin: Callable[[Query], None]
 ) -> None:
-    """Start the queries that have a trigger interval again, as the wall clock was set back."""
+    """Start the running queries that have a trigger interval again, as the wall clock was set back."""
     for query in queries:
-        if not isinstance(query.reads, Table):
+        # Not those that have failed meanwhile: their failure counts.
+        if not isinstance(query.reads, Table) and running[query.name].isActive:
             _log.warning("The clock was set back. The query %s is started again.", query.name)
             stop_all([running[query.name]])
             begin(query)

@@ -92,8 +92,8 @@ class Starts:
         monkeypatch.setattr(run, "start", self)
         monkeypatch.setattr(run, "check", lambda *_: None)
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        return FakeQuery(self.left.pop(0), self._progress)
+    def __call__(self, _spark: object, _settings: object, query: Query, **_: Any) -> Any:
+        return FakeQuery(self.left.pop(0), self._progress, query.name)
 
 
 class Waits(FakeQuery):
@@ -243,3 +243,15 @@ def test_the_reader_of_kafka_is_started_again_when_the_clock_was_set_back(
     names = [name for name, _ in started]
     assert names == ["ingest", "reassembly", "ack", *["ingest"] * (starts - 1)]
     assert not any(query.isActive for _, query in started)
+
+
+def test_a_reader_of_kafka_that_fails_whenever_the_clock_is_set_back_is_not_started_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may fail in the half second in which the step is noticed."""
+    starts, leads = Starts(monkeypatch, *[SLOW] * 9), iter(range(0, -600, -60))
+    monkeypatch.setattr(run, "_get_wall_clock_lead", lambda: next(leads))
+    settings = load("local", paths={"run_dir": str(tmp_path)})
+    with pytest.raises(PassingFault):
+        run.run_continuously(cast(Any, None), settings, AtOnce(), queries=[INGEST])
+    assert len(starts.left) == 6
