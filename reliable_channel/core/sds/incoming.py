@@ -3,7 +3,7 @@
 A dependency that is named but not in the log is *held* (its message waits in this buffer too), *missing*, *lost* or
 *before observation*. Each missing id is reported once, requested again with back-off, and declared lost after the
 time-out. All memory is bounded in number and bytes, and divided fairly between senders
-(:mod:`~reliable_channel.core.sds.shares`).
+(:mod:`~reliable_channel.core.shares`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
 from reliable_channel.core.sds.keys import Key, SendKey, sds_id_of
 from reliable_channel.core.sds.log import MessageLog
-from reliable_channel.core.sds.shares import Remembered, Shares, size_of
+from reliable_channel.core.shares import Remembered, Shares, size_of
 from reliable_channel.core.wire.sds import HistoryEntry
 
 OBSERVER_LOST_MS, OBSERVER_LOST_MARGIN_MS = 300_000, 60_000

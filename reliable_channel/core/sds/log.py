@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from reliable_channel.core.sds.shares import size_of
+from reliable_channel.core.shares import size_of
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 from reliable_channel.core.wire.sds import HistoryEntry
 

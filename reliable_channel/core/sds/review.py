@@ -23,7 +23,7 @@ from reliable_channel.core.sds.events import (
 from reliable_channel.core.sds.incoming import IncomingBuffer, Missing
 from reliable_channel.core.sds.log import MessageLog
 from reliable_channel.core.sds.outgoing import OutgoingBuffer, OwnSegment
-from reliable_channel.core.sds.shares import OVERHEAD, Shares
+from reliable_channel.core.shares import OVERHEAD, Shares
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from reliable_channel.core.sds.incoming import Waiting
 from reliable_channel.core.sds.log import LogEntry
-from reliable_channel.core.sds.shares import Shares, size_of
+from reliable_channel.core.shares import Shares, size_of
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation.events import Scope
 from reliable_channel.core.segmentation.pending import PARITY, slot_of
+from reliable_channel.core.shares import Shares
 from reliable_channel.core.wire._pb import reassembler_state_pb2 as pb
 from reliable_channel.core.wire.segment import Dialect, Segment
 
@@ -71,11 +72,14 @@ class ChunkDiscarded:
 _ChunkPosition = tuple[Scope, bytes, int]
 """Scope, hash and slot: the position of a chunk, whichever send it belongs to."""
 
+_Link = tuple[_ChunkPosition, str]
+"""The position and SDS id of a released chunk."""
+
 
 class ChunkGate:
-    """Releases chunks in chain order. ``max_waiting``, ``max_waiting_bytes`` and ``max_verified`` bound its memory, the
-    oldest entries are dropped first; ``timeout_ms`` is how long a chunk waits for its predecessor and how long a link
-    is remembered."""
+    """Releases chunks in chain order. ``max_waiting``, ``max_waiting_bytes`` and ``max_verified`` bound its memory:
+    beyond them the sender that holds most loses its oldest entry. ``timeout_ms`` is how long a chunk waits for its
+    predecessor and how long a link is remembered."""
 
     def __init__(
         self,
@@ -84,11 +88,12 @@ class ChunkGate:
         max_verified: int = 100_000,
         max_waiting_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        self._timeout, self._max_waiting, self._max_verified = timeout_ms, max_waiting, max_verified
-        self._max_waiting_bytes, self._waiting_bytes = max_waiting_bytes, 0
+        self._timeout = timeout_ms
+        self._waiting_shares = Shares[ReceivedChunk](max_waiting, max_waiting_bytes)
+        self._link_shares = Shares[_Link](max_verified, max_verified)
         self._waiting: dict[ReceivedChunk, int] = {}
         self._waiting_at: dict[_ChunkPosition, list[ReceivedChunk]] = {}
-        self._verified: dict[tuple[_ChunkPosition, str], int] = {}
+        self._verified: dict[_Link, int] = {}
         self._last_data: dict[tuple[Scope, bytes, str], None] = {}
 
     def add(self, chunk: ReceivedChunk, now: int) -> list[ReceivedChunk | ChunkDiscarded]:
@@ -97,8 +102,9 @@ class ChunkGate:
         out: list[ReceivedChunk | ChunkDiscarded] = []
         if not self._is_linked(chunk):
             self._wait(chunk, now + self._timeout)
-            while len(self._waiting) > self._max_waiting or self._waiting_bytes > self._max_waiting_bytes:
-                out.append(self._discard(next(iter(self._waiting)), expired=False))
+            shares = self._waiting_shares
+            while shares.is_over():
+                out.append(self._discard(shares.oldest_of(shares.greediest()), expired=False))
             return out
         ready = [chunk]
         while ready:
@@ -118,8 +124,8 @@ class ChunkGate:
         out = []
         while self._waiting and (oldest := next(iter(self._waiting.items())))[1] <= now:
             out.append(self._discard(oldest[0], expired=True))
-        while self._verified and next(iter(self._verified.values())) <= now:
-            self._drop_link()
+        while self._verified and (first := next(iter(self._verified.items())))[1] <= now:
+            self._drop_link(first[0])
         return out
 
     def next_due(self) -> int | None:
@@ -158,7 +164,7 @@ class ChunkGate:
     def _wait(self, chunk: ReceivedChunk, until: int) -> None:
         if chunk not in self._waiting:
             self._waiting[chunk] = until
-            self._waiting_bytes += len(chunk.segment.payload)
+            self._waiting_shares.add(chunk, _get_sender(chunk.scope), len(chunk.segment.payload))
             self._waiting_at.setdefault(_locate_chunk(chunk), []).append(chunk)
 
     def _is_linked(self, chunk: ReceivedChunk) -> bool:
@@ -173,16 +179,20 @@ class ChunkGate:
         return any((before, previous) in self._verified for previous in chunk.causal_history)
 
     def _remember(self, key: _ChunkPosition, sds_id: str, is_last_data: bool, until: int) -> None:
-        self._verified.pop((key, sds_id), None)
+        if (key, sds_id) in self._verified:
+            self._drop_link((key, sds_id))
         self._verified[key, sds_id] = until
         if is_last_data:
             self._last_data[key[0], key[1], sds_id] = None
-        if len(self._verified) > self._max_verified:
-            self._drop_link()
+        shares = self._link_shares
+        shares.add((key, sds_id), _get_sender(key[0]), 1)
+        while shares.is_over():
+            self._drop_link(shares.oldest_of(shares.greediest()))
 
-    def _drop_link(self) -> None:
-        (scope, whole, _), sds_id = next(iter(self._verified))
-        del self._verified[next(iter(self._verified))]
+    def _drop_link(self, link: _Link) -> None:
+        (scope, whole, _), sds_id = link
+        del self._verified[link]
+        self._link_shares.remove(link, _get_sender(scope))
         self._last_data.pop((scope, whole, sds_id), None)
 
     def _discard(self, chunk: ReceivedChunk, expired: bool) -> ChunkDiscarded:
@@ -191,11 +201,15 @@ class ChunkGate:
 
     def _forget(self, chunk: ReceivedChunk) -> None:
         del self._waiting[chunk]
-        self._waiting_bytes -= len(chunk.segment.payload)
+        self._waiting_shares.remove(chunk, _get_sender(chunk.scope))
         key = _locate_chunk(chunk)
         self._waiting_at[key].remove(chunk)
         if not self._waiting_at[key]:
             del self._waiting_at[key]
+
+
+def _get_sender(scope: Scope) -> str:
+    return scope[-1] if scope else ""
 
 
 def _locate_chunk(chunk: ReceivedChunk) -> _ChunkPosition:

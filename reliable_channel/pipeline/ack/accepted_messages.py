@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 
-from reliable_channel.core.sds.shares import Shares
+from reliable_channel.core.shares import Shares
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS

@@ -86,6 +86,24 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first():
     assert gate.add(chunks[3], 0) == [ChunkDiscarded(chunks[1], False)]
 
 
+def test_a_stranger_takes_no_room_from_a_chunk_of_an_honest_sender():
+    chunks, gate = received(), ChunkGate(max_waiting=3, max_waiting_bytes=3 * 64)
+    gate.add(chunks[0], 0)
+    assert gate.add(chunks[2], 0) == []
+    strangers = [replace(chunk, scope=("mallory",)) for chunk in chunks[1:]]
+    passed = [out for chunk in strangers for out in gate.add(chunk, 0)]
+    assert passed == [ChunkDiscarded(chunk, False) for chunk in strangers[:-2]]
+    assert gate.add(chunks[1], 0) == chunks[1:3]
+
+
+def test_a_stranger_takes_no_link_from_an_honest_sender():
+    chunks, gate = received(), ChunkGate(max_verified=3)
+    gate.add(chunks[0], 0)
+    for length in range(200, 210):
+        gate.add(replace(received(bytes(length), name="n")[0], scope=("mallory",)), 0)
+    assert gate.add(chunks[1], 0) == [chunks[1]]
+
+
 def test_links_are_bounded_and_forgotten():
     chunks, gate = received(), ChunkGate(max_verified=1)
     gate.add(chunks[0], 0)
@@ -104,7 +122,7 @@ def test_an_unlinked_twin_keeps_waiting_when_the_honest_chunk_passes():
 
 def test_waiting_bytes_are_bounded_and_the_oldest_goes_first():
     chunks = received()
-    gate = ChunkGate(max_waiting_bytes=2 * len(chunks[1].segment.payload))
+    gate = ChunkGate(max_waiting=128, max_waiting_bytes=2 * len(chunks[1].segment.payload))
     assert gate.add(chunks[1], 0) == []
     assert gate.add(chunks[2], 0) == []
     assert gate.add(chunks[3], 0) == [ChunkDiscarded(chunks[1], False)]

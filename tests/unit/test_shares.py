@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.core.sds.shares import Shares
+from reliable_channel.core.shares import Shares
 
 MAX_ENTRIES, MAX_BYTES = 5, 500
 calls = st.lists(st.one_of(st.tuples(st.sampled_from("abcd"), st.integers(0, 200)), st.none()), max_size=60)
