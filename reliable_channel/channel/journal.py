@@ -139,9 +139,7 @@ class Journal:
         """Whether a later process reads this journal."""
         self.fingerprint = config.fingerprint(machine.segmentation)
         self._sequence = 0
-        """The number of the last message that is recorded as reported."""
-        self._numbered = 0
-        """The number of the last message that has one."""
+        """The number of the last message that was reported, or is just now."""
         self._known: set[str] = set()
         """The keys of the events that the inputs of the journal make, which a replay makes again."""
         self._entries = 0
@@ -154,12 +152,12 @@ class Journal:
         ``ChangedConfigurationError`` and ``DamagedStore``."""
         stored = self._persistence.load(self._key)
         kept = replay(self._machine, stored, self.fingerprint)
-        self._sequence = self._numbered = stored.sequence
+        self._sequence = stored.sequence
         self._known = set(stored.reported) | {report.key for report in kept}
         self._begin_journal(len(stored.snapshot or b""))
         self._entries = len(stored.journal)
         self._bytes = sum(map(len, stored.journal))
-        return [self._number(report, redelivered=True) for report in kept]
+        return [_mark_redelivered(report) for report in kept]
 
     def commit(self, outcomes: list[StepResult], label: str | None = None) -> None:
         """Append the inputs of one step in one transaction. ``label`` names the send among them."""
@@ -194,30 +192,27 @@ class Journal:
         """The send of a label."""
         return self._persistence.find_send(self._key, label)
 
-    def number_new(self, report: Report) -> Report | None:
-        """The same report, of a received message with its number; ``None`` when it was made before."""
+    def is_new(self, report: Report) -> bool:
+        """Whether a report was not made before."""
         key = report.key
         if key and key in self._known:
-            return None
+            return False
         if key and self.keeps:
             self._known.add(key)
-        return self._number(report)
+        return True
 
-    def _number(self, report: Report, *, redelivered: bool = False) -> Report:
-        event = report.event
-        if isinstance(event, MessageReceived) and report.key:
-            self._numbered += 1
-            event = replace(event, sequence=self._numbered, redelivered=redelivered)
-        elif isinstance(event, SendEvent | MessageLost) and redelivered:
-            event = replace(event, redelivered=True)
-        return replace(report, event=event)
+    def number(self, report: Report) -> Report:
+        """A report that is made now, of a received message with its number. It has the same one again where the process
+        dies before :meth:`mark_reported`."""
+        if not (report.key and isinstance(report.event, MessageReceived)):
+            return report
+        self._sequence += 1
+        return replace(report, event=replace(report.event, sequence=self._sequence))
 
     def mark_reported(self, reported: Sequence[Report]) -> None:
         """Record that these reports were made to the application, in order."""
         keys = [key for report in reported if (key := report.key)]
-        numbers = [report.event.sequence for report in reported if isinstance(report.event, MessageReceived)]
-        self._sequence = max((self._sequence, *numbers))
-        if keys and (self.keeps or numbers):
+        if keys and (self.keeps or any(isinstance(report.event, MessageReceived) for report in reported)):
             self._persistence.mark_reported(self._key, keys, self._sequence)
 
     def snapshot_due(self) -> bool:
@@ -245,6 +240,13 @@ class Journal:
     def _begin_journal(self, size: int) -> None:
         self._entries = self._bytes = 0
         self._enough = max(self._config.max_journal_bytes, 2 * size)
+
+
+def _mark_redelivered(report: Report) -> Report:
+    event = report.event
+    if isinstance(event, MessageReceived | SendEvent | MessageLost):
+        report = replace(report, event=replace(event, redelivered=True))
+    return report
 
 
 def _label_send(outcome: StepResult, label: str) -> LabelledSend:

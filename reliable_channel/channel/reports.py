@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 
 from reliable_channel.channel.events import ChannelEvent, MessageLost, MessageReceived
 from reliable_channel.channel.journal import Journal
 from reliable_channel.channel.steps import Report
+from reliable_channel.core.shares import Shares
 from reliable_channel.transport.dispatcher import Dispatcher
 
 MAX_UNDELIVERED = 1_000
 MAX_UNDELIVERED_BYTES = 16 * 1024 * 1024
-"""Messages, and bytes of them, kept until somebody listens; a further one beyond that makes the oldest count as
+"""Messages, and bytes of them, kept until somebody listens. Beyond that the oldest of the sender with most count as
 reported."""
 
 
@@ -26,35 +28,39 @@ class UndeliveredEvents:
     """A bounded queue of received messages that nobody has listened for yet, in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Report] = deque()
-        self._bytes = 0
+        self._waiting: dict[int, Report] = {}
+        self._shares = Shares[int](MAX_UNDELIVERED, MAX_UNDELIVERED_BYTES)
+        self._numbers = count()
 
     def add(self, report: Report) -> list[Report]:
-        """Append one; returns the oldest ones that were removed to stay within the bounds."""
-        self._waiting.append(report)
-        self._bytes += report.size
+        """Append one; returns those that were removed to stay within the bounds."""
+        self.restore([report])
         removed: list[Report] = []
-        while len(self._waiting) > MAX_UNDELIVERED or self._bytes > MAX_UNDELIVERED_BYTES:
-            removed.append(self._waiting.popleft())
-            self._bytes -= removed[-1].size
+        while (number := self._shares.take_surplus()) is not None:
+            removed.append(self._waiting.pop(number))
         return removed
 
-    def restore(self, reports: list[Report]) -> None:
+    def restore(self, reports: Iterable[Report]) -> None:
         """Append those that an earlier process left: all of them, however much had arrived when it ended."""
-        self._waiting.extend(reports)
-        self._bytes += sum(report.size for report in reports)
+        for report, number in zip(reports, self._numbers, strict=False):
+            self._waiting[number] = report
+            self._shares.add(number, _get_sender(report), report.size)
 
     def take(self, listens: Callable[[ChannelEvent], bool]) -> Report | None:
         """Remove and return the first report that somebody listens for."""
-        for report in self._waiting:
+        for number, report in self._waiting.items():
             if listens(report.event):
-                self._waiting.remove(report)
-                self._bytes -= report.size
-                return report
+                self._shares.remove(number, _get_sender(report))
+                return self._waiting.pop(number)
         return None
 
     def __iter__(self) -> Iterator[Report]:
-        return iter(self._waiting)
+        return iter(self._waiting.values())
+
+
+def _get_sender(report: Report) -> str:
+    """The sender of a message; of an event about an own send there is none."""
+    return str(getattr(report.event, "sender_id", ""))
 
 
 class ReportQueue:
@@ -94,9 +100,8 @@ class ReportQueue:
 
     def enqueue(self, report: Report) -> None:
         """Queue a report, unless it was made before."""
-        new = self._journal.number_new(report)
-        if new is not None:
-            self._queue.append(new)
+        if self._journal.is_new(report):
+            self._queue.append(report)
 
     def list_unreported(self) -> list[Report]:
         """The events not reported yet, in order; a snapshot contains them."""
@@ -143,6 +148,8 @@ class ReportQueue:
                     self._reported += self._undelivered.add(report)
                 else:
                     self._current = report
+            if self._current is not None:
+                self._current = self._journal.number(self._current)
             return self._current
 
     def _take_undelivered(self) -> Report | None:

@@ -16,6 +16,7 @@ from reliable_channel.channel import (
     MessageSent,
     ReliableChannel,
     create_reliable_channel,
+    reports,
 )
 from reliable_channel.channel.reports import MAX_UNDELIVERED, MAX_UNDELIVERED_BYTES, UndeliveredEvents
 from reliable_channel.channel.snapshot import encode_events, restore_events
@@ -160,12 +161,35 @@ def test_what_waits_to_be_heard_is_bounded_in_number_and_bytes() -> None:
     waiting = UndeliveredEvents()
     gone = [one for number in range(MAX_UNDELIVERED + 2) for one in waiting.add(Report(received(number), str(number)))]
     assert [report.message_key for report in gone] == ["0", "1"]
-    large = Report(received(0, bytes(MAX_UNDELIVERED_BYTES)), "large")
+    large = Report(received(0, bytes(MAX_UNDELIVERED_BYTES // MAX_UNDELIVERED * MAX_UNDELIVERED)), "large")
     assert len(waiting.add(large)) == MAX_UNDELIVERED
     assert [*waiting] == [large]
     assert waiting.take(lambda event: False) is None
     assert waiting.take(lambda event: True) is large
     assert waiting.add(large) == []
+
+
+def test_a_stranger_takes_no_room_from_a_message_that_nobody_heard_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what the application has had keeps its number, where it dies before that is recorded."""
+    monkeypatch.setattr(reports, "MAX_UNDELIVERED", 3)
+    bob, kept = hear(world := World(), b"honest")
+    mallory = world.join("mallory")
+    for number in range(6):
+        mallory.channel.send(b"%d" % number)
+    for _ in range(5):
+        world.run(100)
+        bob.step()
+    reported: list[tuple[int, bytes]] = []
+    recorded, kept.mark_reported = kept.mark_reported, lambda *_: None  # type: ignore[method-assign]
+    bob.on_message_received(lambda event: reported.append((event.sequence, event.message)))
+    bob.step()
+    assert reported == [(1, b"honest"), (2, b"4"), (3, b"5")]
+    kept.mark_reported = recorded  # type: ignore[method-assign]
+    world.network._nodes.pop("bob").stop()
+    again = bob_without_listeners(world, kept)
+    again.on_message_received(lambda event: reported.append((event.sequence, event.message)))
+    again.step()
+    assert reported[3:] == reported[:3]
 
 
 SEND = {"channel_id": CHANNEL, "at": 5, "request_id": "r", "message_id": "m"}
