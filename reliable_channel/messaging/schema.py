@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.private_files import FileLock
+from reliable_channel.transport.file_lock import FileLock
 from reliable_channel.transport.sqlite import IN_MEMORY, connect, execute_script, transaction, write_ahead
 
 VERSION = 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.transport.base import SendBufferFull
-from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, Interrupted, SafeWriter, SharedRecent
+from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
 from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_health import INTERVAL_S, BridgeHealth
 from reliable_channel.transport.bridge_inbound import Inbound
@@ -29,6 +29,7 @@ from reliable_channel.transport.bridge_outbound import (
     accept_in_loop,
 )
 from reliable_channel.transport.bridge_state import BridgeState, find_last_sighting
+from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
 from reliable_channel.transport.clock import SystemClock, now_ms
 from reliable_channel.transport.dispatch_limit import Count, DispatchLimit, KeptCount
 from reliable_channel.transport.health import Health, HealthState, Mode

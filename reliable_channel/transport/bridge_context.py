@@ -1,96 +1,20 @@
-"""Holds what the threads of a bridge share: Kafka and Waku topics, recently written hashes, the clock, and the writer,
-which repeats a batch until Kafka has acknowledged it."""
+"""Holds what the threads of a bridge share: Kafka and Waku topics, recently written hashes, the clock, and the
+writer."""
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.backoff import Backoff
-from reliable_channel.transport.base import FailureReason, Source
+from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
+from reliable_channel.transport.bridge_writer import SafeWriter
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.evidence import SIGHTINGS_PER_RECORD, gap_record, sightings_record
-from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.store.model import split
-
-_log = logging.getLogger(__name__)
-
-FLUSH_TIMEOUT_S = 60.0
-STOPPING_TIMEOUT_S = 10.0
-"""The time that a batch still gets when the bridge stops; less than the bridge waits for its threads."""
-
-
-class Interrupted(Exception):
-    """The bridge is stopping, and the batch is not safe in Kafka."""
-
-
-class SafeWriter:
-    """Writes batches with acks from all replicas. Thread-safe; a thread waits only for its own batch."""
-
-    def __init__(self, producer: EnvelopeProducer, stopping: threading.Event) -> None:
-        self._producer = producer
-        self._stopping = stopping
-
-    def write(self, records: Sequence[OutRecord]) -> None:
-        """Return when every record is acknowledged; records that the broker rejects as too large are dropped. Raises
-        :class:`Interrupted` when the bridge stops before that."""
-        backoff = Backoff(0.5, 10.0)
-        left = list(records)
-        dropped = 0
-        while left:
-            outcomes = self._try(left)
-            dropped += sum(reason is FailureReason.TOO_LARGE for reason in outcomes)
-            left = [
-                record
-                for record, reason in zip(left, outcomes, strict=True)
-                if reason is not None and reason is not FailureReason.TOO_LARGE
-            ]
-            if left:
-                if self._stopping.is_set():
-                    raise Interrupted
-                wait = backoff.next_wait()
-                _log.warning("Kafka did not take %s records; again in %.1f s", len(left), wait)
-                self._stopping.wait(wait)
-        if dropped:
-            _log.error("%s envelopes are over the broker's size limit and were dropped", dropped)
-
-    def _try(self, records: Sequence[OutRecord]) -> list[FailureReason | None]:
-        outcomes: list[FailureReason | None] = [FailureReason.UNREACHABLE] * len(records)
-        left = len(records)
-        settled = threading.Condition()
-
-        def on_done(number: int, reason: FailureReason | None) -> None:
-            nonlocal left
-            with settled:
-                outcomes[number] = reason
-                left -= 1
-                settled.notify_all()
-
-        for number, record in enumerate(records):
-            try:
-                self._producer.send(
-                    record,
-                    lambda reason, _detail, number=number: on_done(number, reason),  # type: ignore[misc]
-                )
-            except EnvironmentFault as fault:
-                _log.warning("%s", fault.cause)
-                with settled:
-                    left -= len(records) - number
-                break
-        deadline, stop_by = time.monotonic() + FLUSH_TIMEOUT_S, 0.0
-        with settled:
-            while left > 0 and (now := time.monotonic()) < deadline:
-                if self._stopping.is_set():
-                    deadline = min(deadline, stop_by := stop_by or now + STOPPING_TIMEOUT_S)
-                settled.wait(0.5)
-            return list(outcomes)
 
 
 @dataclass(frozen=True, slots=True)

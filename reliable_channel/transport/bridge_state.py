@@ -18,9 +18,10 @@ from pathlib import Path
 
 from reliable_channel.core import foreign_json
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.file_lock import FileLock
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import OffsetReader
-from reliable_channel.transport.private_files import FileLock, replace_file
+from reliable_channel.transport.private_files import replace_file
 
 KEPT_HASHES = 2_000
 """Envelopes written last whose hashes the file keeps: a store returns them again after a restart, for the margin of a

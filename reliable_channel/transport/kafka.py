@@ -32,13 +32,14 @@ from reliable_channel.transport.base import (
     Source,
 )
 from reliable_channel.transport.bridge_health import BridgesHealth, read_bridge_health
+from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.clock import now_ms
 from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.dispatch_results import DispatchResult, DispatchStatus, read_result
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import OffsetReader
-from reliable_channel.transport.kafka_producer import RECORD_OVERHEAD, ByteBudget, EnvelopeProducer
+from reliable_channel.transport.kafka_producer import RECORD_OVERHEAD, EnvelopeProducer
 from reliable_channel.transport.kafka_records import envelope_record, read_record
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes

@@ -20,6 +20,7 @@ from kafka.errors import (
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import FailureReason, SendBufferFull
+from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.threads import join
@@ -50,34 +51,6 @@ def open_producer(options: Mapping[str, Any]) -> KafkaProducer:
         lost = KafkaTimeoutError("A record was not acknowledged in time.")
         transactions.reset_producer_id = lambda: transactions.transition_to_fatal_error(lost)
     return producer
-
-
-class ByteBudget:
-    """Limits the bytes in use to ``limit``: kafka-python 3 has no ``buffer.memory``, so the queue of a producer would
-    grow without limit. Thread-safe."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used = 0
-        self._changed = threading.Condition()
-
-    def take(self, size: int, timeout_s: float) -> None:
-        """Take ``size`` bytes, waiting for room. One item larger than the limit passes alone.
-
-        Raises ``SendBufferFull`` after ``timeout_s``."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._used or self._used + size <= self._limit, timeout_s):
-                raise SendBufferFull(
-                    f"The buffer of {self._limit} outgoing bytes stayed full for {timeout_s:g} s.",
-                    "Send more slowly, or see why the network does not take envelopes.",
-                )
-            self._used += size
-
-    def give_back(self, size: int) -> None:
-        """Return what was taken."""
-        with self._changed:
-            self._used -= size
-            self._changed.notify_all()
 
 
 class EnvelopeProducer:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from reliable_channel.config import Settings
-from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.transport.base import (
@@ -30,8 +29,7 @@ from reliable_channel.transport.base import (
 )
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
-from reliable_channel.transport.kafka_clients import KafkaClients
-from reliable_channel.transport.kafka_producer import ByteBudget, EnvelopeProducer
+from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support.odd_topics import configure
@@ -204,14 +202,6 @@ def test_health_is_healthy_once(broker: Settings, topic: str) -> None:
     ]
 
 
-def test_no_broker_is_one_clear_sentence() -> None:
-    nowhere = {"bootstrap_servers": ["127.0.0.1:9"], "bootstrap_timeout_ms": 1000}
-    node = KafkaNode(KafkaClients(nowhere, nowhere, nowhere), NamedTopic(PUBSUB_TOPIC))
-    with pytest.raises(EnvironmentFault, match="Kafka does not answer"):
-        node.start()
-    node.stop()
-
-
 def test_what_a_bridge_reports_settles_a_send_and_names_the_envelope_that_went_out(
     broker: Settings, topic: str
 ) -> None:
@@ -256,14 +246,3 @@ def test_without_a_bridge_what_is_queued_is_bounded(
             one.node.send(WakuMessage(bytes(1_000), TOPIC), max_wait_s=0)
         with pytest.raises(SendBufferFull, match="no bridge takes them"):
             one.node.send(WakuMessage(bytes(1_000), TOPIC), max_wait_s=0)
-
-
-def test_a_full_budget_is_back_pressure() -> None:
-    budget = ByteBudget(100)
-    budget.take(90, 0)
-    with pytest.raises(SendBufferFull):
-        budget.take(20, 0.01)
-    budget.give_back(90)
-    budget.take(500, 0)  # larger than the limit: alone
-    with pytest.raises(SendBufferFull):
-        budget.take(1, 0)

@@ -17,7 +17,7 @@ from typing import Literal
 from reliable_channel.channel.errors import DamagedStore, SenderLocked
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.private_files import FileLock
+from reliable_channel.transport.file_lock import FileLock
 from reliable_channel.transport.sqlite import IN_MEMORY, connect, execute_script, transaction, write_ahead
 from reliable_channel.transport.threads import OwnerProcess
 

@@ -27,11 +27,12 @@ from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.verdict.gaps import read_open_gaps
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.bridge import Bridge
-from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SafeWriter, SharedRecent
+from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
 from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S, Inbound
 from reliable_channel.transport.bridge_outbound import Outbound
 from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
+from reliable_channel.transport.bridge_writer import SafeWriter
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.dispatch_limit import CountFile, DispatchLimit
 from reliable_channel.transport.dispatch_results import DispatchResult, read_result

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.transport.private_files import FileLock
+from reliable_channel.transport.file_lock import FileLock
 
 
 @pytest.fixture

@@ -234,3 +234,11 @@ def test_a_group_without_a_coordinator_is_named_and_not_waited_for(monkeypatch: 
         OffsetReader(KafkaClients({}, {}, {}), TOPIC, "g")
     assert pattern_of("A group without a coordinator").fullmatch(f"reliable-channel: {fault.value}")
     consumer.close.assert_called_once()
+
+
+def test_no_broker_is_one_clear_sentence() -> None:
+    nowhere = {"bootstrap_servers": ["127.0.0.1:9"], "bootstrap_timeout_ms": 1000}
+    node = KafkaNode(KafkaClients(nowhere, nowhere, nowhere), NamedTopic(PUBSUB))
+    with pytest.raises(EnvironmentFault, match="Kafka does not answer"):
+        node.start()
+    node.stop()
