@@ -37,6 +37,7 @@ from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.sds.room import largest_sds_header
 from reliable_channel.core.segmentation.lifetime import check_lifetime
 from reliable_channel.core.segmentation.parking import SegmentStore
+from reliable_channel.core.settings import check_type
 from reliable_channel.core.wire.sds import MAX_ID_CHARACTERS
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import Node, RequestId
@@ -64,7 +65,9 @@ def create_reliable_channel(
     Raises ``ConfigurationError``, ``IncompleteEncryptionError``, ``ChannelExistsError``, ``SenderLocked``,
     ``ChangedConfigurationError``, ``DamagedStore``.
     """
-    config = config or ReliableChannelConfig()
+    config = ReliableChannelConfig() if config is None else config
+    check_type("node", node, Node)
+    check_type("config", config, ReliableChannelConfig)
     if (defaults := channels_of(node).defaults) is not None:
         config = defaults.apply_to(config)
     clock = clock or SystemClock()
@@ -111,6 +114,7 @@ def create_reliable_channel(
 def create_node(node_config: NodeConfig) -> Node:
     """Create the node of a configuration, not started. Channels created on it use the values of ``node_config`` where
     their own configuration has the default."""
+    check_type("node_config", node_config, NodeConfig)
     node = node_config.node if isinstance(node_config.node, Node) else node_config.node()
     channels_of(node).defaults = ChannelDefaults(
         sds_config=node_config.sds_config,
@@ -135,8 +139,8 @@ def open_channel(
     A node created by ``node_config.node`` is started here, and stopped when the channel closes; an existing node is
     left as it is. Where ``channel_config`` has the default, the value of ``node_config`` applies. Raises as
     :func:`create_reliable_channel`."""
-    made = not isinstance(node_config.node, Node)
     node = create_node(node_config)
+    made = node is not node_config.node
     if made:
         node.start()
     try:
@@ -183,6 +187,7 @@ def send(
 def send_envelope(node: Node, envelope: ReliableEnvelope) -> ReliableSendId | RequestId:
     """Send a :class:`ReliableEnvelope`: on the open channel it names, or, with an empty channel id, as one ephemeral
     envelope without reliability. Raises ``ChannelClosedError`` when no such channel is open on this node."""
+    check_type("envelope", envelope, ReliableEnvelope)
     inner = envelope.message_envelope
     if not envelope.channel_id:
         return node.send(WakuMessage(inner.payload, inner.content_topic, version=0, meta=inner.meta, ephemeral=True))

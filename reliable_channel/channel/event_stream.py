@@ -14,6 +14,7 @@ from weakref import finalize, ref
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem
 from reliable_channel.channel.steps import Report
 from reliable_channel.core.errors import LocalError
+from reliable_channel.core.settings import check_type
 from reliable_channel.transport.dispatcher import Dispatcher, Kind
 
 DEFAULT_QUEUE_EVENTS = 100_000
@@ -40,6 +41,7 @@ class EventStream(AsyncIterator[E]):
     take half of the room at most: further ones are dropped."""
 
     def __init__(self, dispatcher: Dispatcher[ChannelEvent], kinds: tuple[Kind, ...], limit: int) -> None:
+        check_type("limit", limit, int)
         if limit < 1:
             raise LocalError(f"The limit of an iterator is {limit} events.", "Use 1 or more.")
         self._events: deque[E] = deque()

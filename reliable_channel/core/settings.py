@@ -1,4 +1,4 @@
-"""Checks the values of a dataclass of settings: their types, their choices, and that numbers are in range."""
+"""Checks what callers give: the values of a dataclass of settings, and the types of arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError, LocalError
 
 MAX_NUMBER = 2**53
 """The largest number: with the time (ms) added it fits everywhere, in JSON and snapshots too."""
@@ -34,6 +34,12 @@ def check_settings(settings: object, section: str = "", *, positive: Collection[
                 raise ConfigurationError(f"{key} is below {lowest}.", f"Use {lowest} or more.")
             if not value <= MAX_NUMBER:
                 raise ConfigurationError(f"{key} is above 2**53, or no number.", "Use a smaller one.")
+
+
+def check_type(name: str, value: object, kind: type[Any]) -> None:
+    """Raise ``LocalError`` unless the argument ``name`` is of this class or protocol."""
+    if not isinstance(value, kind):
+        raise LocalError(f"{name} is of type {type(value).__name__}.", f"Give {_describe(kind)}.")
 
 
 @cache

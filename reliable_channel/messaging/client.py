@@ -13,6 +13,7 @@ from typing import ClassVar, TypeAlias, get_args
 
 from reliable_channel.channel.config import MessageEnvelope
 from reliable_channel.core.errors import LocalError, ReliableChannelError
+from reliable_channel.core.settings import check_type
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.config import Mode, check_content_topic
 from reliable_channel.messaging.events import CustomEvent, EventName
@@ -150,6 +151,7 @@ class MessagingClient:
     those of reliable channels. Thread-safe."""
 
     def __init__(self, node: MessagingNode) -> None:
+        check_type("node", node, MessagingNode)
         self._node = node
         self._topics = TopicSubscriptions(node)
         self.message_events: Dispatcher[MessageEvent] = Dispatcher("messages", get_args(MessageEvent))

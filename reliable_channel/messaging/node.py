@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.rate_limit import Traffic
+from reliable_channel.core.settings import check_type
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.codec import Decoder, Encoder, Message
 from reliable_channel.messaging.config import MessagingConfig, check_read_topic, check_send_topic
@@ -76,6 +77,8 @@ class MessagingNode:
         clock: Clock | None = None,
         feed: Feed | None = None,
     ) -> None:
+        check_type("config", config, MessagingConfig)
+        check_type("transport", transport, Node)
         self.config = config
         self._transport = transport
         self._clock = clock or SystemClock()
@@ -257,7 +260,9 @@ class MessagingNode:
         self, decoder: Decoder, listener: SubscriptionListener | None = None, *, listed: bool = True
     ) -> SubscriptionId:
         """Listen to the content topic of ``decoder``. ``listed``: :meth:`get_active_subscriptions` names it. Raises
-        ``UnsupportedTopicError`` and ``SubscriptionLimitError``."""
+        ``UnsupportedTopicError``, ``SubscriptionLimitError``, and ``LocalError`` for a listener that is no function."""
+        if listener is not None and not callable(listener):
+            raise LocalError("The listener of a subscription is no function.", "Give one that takes a MessageRecord.")
         check_read_topic(self.config, decoder.pubsub_topic, "Cannot create subscription.")
         subscription_id = SubscriptionId(str(uuid.uuid4()))
         self._add_subscription(

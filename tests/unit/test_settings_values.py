@@ -1,8 +1,9 @@
-"""Settings made in code: a value of another type, or no number, is an error that names the setting."""
+"""Settings and arguments made in code: a value of another type, or no number, is an error that names it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -13,14 +14,21 @@ from reliable_channel.channel import (
     ReliableChannelConfig,
     ReliableChannelOptions,
     SdsConfig,
+    create_node,
+    create_reliable_channel,
+    open_channel,
+    send_envelope,
 )
 from reliable_channel.core.aes_gcm import EncryptionLayer
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.segmentation import Dialect, SegmentationConfig
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.messaging import MessagingClient, MessagingConfig, MessagingNode, PlainDecoder
+from reliable_channel.transport.base import Node
+from reliable_channel.transport.memory import MemoryNetwork
 
 KINDS = (
     ReliableChannelConfig,
@@ -87,3 +95,33 @@ def test_a_choice_may_be_given_as_its_text() -> None:
     assert SegmentationConfig(dialect="lip243").dialect.__class__ is Dialect  # type: ignore[arg-type]
     layer = ReliableChannelConfig(encryption_layer="inside_sds").encryption_layer  # type: ignore[arg-type]
     assert layer.__class__ is EncryptionLayer
+
+
+MESSAGING = MessagingConfig.of(mode="relay", cluster_id=0, shards=[0], bootstrap_nodes=[])
+TOPIC = "/test/1/types/proto"
+CALLS: dict[str, Callable[[Node, Any], object]] = {
+    "node": lambda _, value: create_reliable_channel(value, "lobby", TOPIC, "alice"),
+    "config": lambda node, value: create_reliable_channel(node, "lobby", TOPIC, "alice", config=value),
+    "node_config": lambda _, value: create_node(value),
+    "node_config of a channel": lambda _, value: open_channel(
+        value, ReliableChannelConfig(), channel_id="lobby", content_topic=TOPIC
+    ),
+    "envelope": lambda node, value: send_envelope(node, value),
+    "transport": lambda _, value: MessagingNode(MESSAGING, value),
+    "config of messaging": lambda node, value: MessagingNode(value, node),
+    "node of a client": lambda _, value: MessagingClient(value),
+    "listener": lambda node, value: MessagingNode(MESSAGING, node).subscribe(
+        PlainDecoder(MESSAGING.pubsub_topics[0], TOPIC), value
+    ),
+    "limit": lambda node, value: create_reliable_channel(node, "lobby", TOPIC, "alice").events(limit=value),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("value", ["", [], ReliableChannelOptions()], ids=["text", "list", "options"])
+def test_an_argument_of_another_type_is_refused_by_its_name(name: str, value: object) -> None:
+    node = MemoryNetwork().node("alice")
+    node.start()
+    with pytest.raises(LocalError, match=name.split()[0]) as raised:
+        CALLS[name](node, value)
+    assert raised.value.remedy
