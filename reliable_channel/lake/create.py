@@ -155,6 +155,8 @@ def find_unsupported_features(table: DeltaTable) -> Iterator[str]:
             yield f"the constraint {key.removeprefix('delta.constraints.')} (CHECK {value})"
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         yield "column mapping"
+    if partitions := table.metadata().partition_columns:
+        yield f"partitions by {', '.join(partitions)}"  # whose values readers take from the log, where jobs write none
     yield from (what for key, what in _SWITCHES.items() if configuration.get(key, "false").lower() == "true")
     for field in json.loads(table.schema().to_json())["fields"]:
         yield from (what for key, what in _COLUMN_MARKS.items() if key in field["metadata"])

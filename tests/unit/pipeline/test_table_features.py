@@ -192,6 +192,13 @@ def test_a_generated_column_is_refused(paths: PathSettings) -> None:
         create_tables(paths, (SDS_MESSAGES,))
 
 
+def test_a_partitioned_table_is_refused(paths: PathSettings) -> None:
+    """Readers would see nulls in the column, whatever the jobs' files have there."""
+    changed(paths, {"metaData": {"partitionColumns": ["sds_kind"]}})
+    with pytest.raises(ConfigurationError, match=r"sds_messages has partitions by sds_kind, which .*rebuild"):
+        create_tables(paths, (SDS_MESSAGES,))
+
+
 @pytest.mark.parametrize(
     ("features", "says"),
     [
