@@ -20,6 +20,7 @@ from reliable_channel.lake.checksum import remove_checksums
 from reliable_channel.lake.commit import append_files, append_rows_to, discard
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import open_table
+from reliable_channel.lake.restored import refuse_restored
 from reliable_channel.lake.tables import Table
 
 _COMMITS = ThreadPoolExecutor(4, "commit")
@@ -42,13 +43,13 @@ class BatchSink:
     def open_ahead(self, *tables: Table) -> None:
         """Open tables that the micro-batch will probably append to, while it is being computed: the driver is idle
         then, and opening takes longer than committing."""
-        self._opened.update({table.name: _COMMITS.submit(open_table, self.paths, table) for table in tables})
+        self._opened.update({table.name: _COMMITS.submit(_open_to_write, self.paths, table) for table in tables})
 
     def _open_to_append(self, table: Table) -> DeltaTable | None:
         """The table, which is announced; ``None`` if it has the rows of this micro-batch already."""
         # Opened once, before the check: if another driver of the query commits in between, delta-rs refuses the commit.
         ahead = self._opened.pop(table.name, None)
-        to = open_table(self.paths, table) if ahead is None else ahead.result()
+        to = _open_to_write(self.paths, table) if ahead is None else ahead.result()
         last = to.transaction_version(self.query_id)
         if last is not None and last >= self.batch_id:
             return None
@@ -78,6 +79,13 @@ class BatchSink:
         """Append rows that are in the driver, exactly once like :meth:`add_files`; in a replay they are skipped."""
         if rows.num_rows and (to := self._open_to_append(table)) is not None:
             append_rows(self.paths, table, rows, Transaction(self.query_id, self.batch_id), to)
+
+
+def _open_to_write(paths: PathSettings, table: Table) -> DeltaTable:
+    """Open a table. Raises as :func:`open_table` and :func:`refuse_restored`."""
+    to = open_table(paths, table)
+    refuse_restored(paths, table, to)
+    return to
 
 
 def append_rows(

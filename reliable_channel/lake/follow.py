@@ -20,6 +20,9 @@ from reliable_channel.lake.checkpoints import filesystem, read_text
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
 
+RESTORE = "RESTORE"
+"""The operation that makes an older version of a table the newest one (:mod:`.restored`)."""
+
 ROWS_AT_ONCE, LONG_ROWS = 10_000, 128
 """The number of rows that are read at a time; of rows with the bytes of undecodable records, the number of these. A
 whole column of a compacted file can take a hundred times the file's size: causal histories compress well."""
@@ -72,8 +75,8 @@ def list_added_files(paths: PathSettings, table: Table, opened: DeltaTable, vers
     files, root = filesystem(paths.table(table.name))
     added: dict[str, int] = {}
     for number in range(version + 1, opened.version() + 1):
-        actions = _read_commit(files, root, number)
-        appended = None if actions is None else _list_appended(table, actions)
+        actions = read_commit(files, root, number)
+        appended = None if actions is None else list_appended(table, actions)
         if appended is None:
             return None
         added |= appended
@@ -84,7 +87,7 @@ def list_next_files(paths: PathSettings, table: Table, opened: DeltaTable, versi
     """The paths of the files of the first commit from ``version`` on that appends rows; empty if there is none."""
     files, root = filesystem(paths.table(table.name))
     for number in range(version, opened.version() + 1):
-        if appended := _list_appended(table, _read_commit(files, root, number) or []):
+        if appended := list_appended(table, read_commit(files, root, number) or []):
             return [*appended]
     return []
 
@@ -157,18 +160,20 @@ def _make_nullable_schema(table: Table, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([whole.field(name).with_nullable(True).remove_metadata() for name in columns])
 
 
-def _read_commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
+def read_commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit in the log of the table at ``root``; ``None`` if it does not exist."""
     commit = read_text(files, f"{root}/_delta_log/{version:020d}.json")
     return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
 
 
-def _list_appended(table: Table, actions: Sequence[dict[str, Any]]) -> dict[str, int] | None:
+def list_appended(table: Table, actions: Sequence[dict[str, Any]]) -> dict[str, int] | None:
     """The files that a commit with these actions appended, and their rows; ``None`` if it changed or deleted rows."""
     adds = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
+    about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    if about.get("operation") == RESTORE:
+        return None
     if not any(action.get("remove", {}).get("dataChange") for action in actions):
         return {unquote(add["path"]): json.loads(add.get("stats") or "{}").get("numRecords", 0) for add in adds}
-    about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     parameters, metrics = about.get("operationParameters", {}), about.get("operationMetrics", {})
     deletes = about.get("operation") == "DELETE" or (
         parameters.get("mode") == "Overwrite" and metrics.get("num_added_rows") == 0

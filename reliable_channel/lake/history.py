@@ -55,13 +55,13 @@ def select_unread(history: Iterable[Mapping[str, Any]], next_version: int) -> li
     commits = [
         Commit(int(entry["version"]), int(entry.get("timestamp") or 0), _count_rows(entry))
         for entry in history
-        if int(entry["version"]) >= next_version and _appends(entry)
+        if int(entry["version"]) >= next_version and appends(entry)
     ]
     return sorted(commits, key=lambda commit: commit.version)
 
 
-def _appends(entry: Mapping[str, Any]) -> bool:
-    """Whether a stream reads the commit."""
+def appends(entry: Mapping[str, Any]) -> bool:
+    """Whether a stream reads the commit, by its information."""
     replaces_rows = (entry.get("operationParameters") or {}).get("mode") == "Overwrite"
     return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES) and not replaces_rows
 

@@ -45,6 +45,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         " put paths.data_dir where all machines see it.",
     ),
     (
+        r"RESTORE (took|put) rows ",
+        "somebody ran RESTORE on a table that it writes.",
+        "Start it again: it then names the table, and what to do.",
+    ),
+    (
         r"which a task wrote, is not on this machine's disk",
         "files that its tasks wrote are not on the driver's disk.",
         "Put paths.data_dir where all machines see it (docs/scale-out.md), and vacuum only with jobs/maintain.py;"

@@ -18,10 +18,11 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoint, read_record, write_record
 from reliable_channel.lake.read import holds_rows, open_at
+from reliable_channel.lake.restored import ELSEWHERE, REBUILD
 from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack import channel_state
 from reliable_channel.pipeline.reassembly import sets
-from reliable_channel.pipeline.verdict.position import ELSEWHERE, REBUILD, read_last_position, refuse_older_tables
+from reliable_channel.pipeline.verdict.position import read_last_position, refuse_older_tables
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _IN_SPARK = {"spark.shuffle_partitions": "spark.sql.shuffle.partitions", f"spark.conf.{_PROVIDER}": _PROVIDER}

@@ -15,19 +15,14 @@ from deltalake import DeltaTable
 from reliable_channel import __version__
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.follow import RESTORE
 from reliable_channel.lake.read import open_at, open_table
+from reliable_channel.lake.restored import ELSEWHERE, REBUILD, refuse_restored
 from reliable_channel.lake.tables import DELIVERY_STATUS, ENVELOPES, Table
 from reliable_channel.pipeline.verdict.gaps import Silence
 
 USER_METADATA = "userMetadata"
 """The field of a commit's information that contains the position."""
-
-REBUILD = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
-"""The remedy for tables and checkpoints that can be derived from envelopes."""
-ELSEWHERE = (
-    "set paths.data_dir and paths.checkpoint_dir to new places, where ingest reads again what is still in Kafka."
-)
-"""The remedy for those that cannot."""
 
 _COMMITS_READ = 20
 """How many commits are searched. Nearly all of them are rounds; maintenance adds a few."""
@@ -76,8 +71,10 @@ def refuse_older_tables(
     paths: PathSettings, position: RoundPosition | None, opened: Mapping[Table, DeltaTable]
 ) -> None:
     """Raise ``ConfigurationError`` if a table was restored from a copy older than the round of ``position``: messages
-    whose evidence is gone would turn from *delivered* into *missing*, and of envelopes a rebuild would lose rows."""
+    whose evidence is gone would turn from *delivered* into *missing*, and of envelopes a rebuild would lose rows. Also
+    as :func:`refuse_restored`."""
     for table, there in opened.items():
+        refuse_restored(paths, table, there)
         table_id, version = ("", 0) if position is None else position.read.get(table.name, ("", 0))
         if str(there.metadata().id) != table_id or there.version() >= version:
             continue
@@ -97,6 +94,8 @@ def find_position(status: DeltaTable) -> RoundPosition | None:
     """The position of the round that last wrote verdicts; ``None`` if :data:`_COMMITS_READ` commits have none.
     ``status``: the table of verdicts."""
     for commit in status.history(_COMMITS_READ):
+        if commit.get("operation") == RESTORE:
+            return None  # these are verdicts of an earlier round
         if (text := commit.get(USER_METADATA)) is not None:
             try:
                 position = json.loads(text)

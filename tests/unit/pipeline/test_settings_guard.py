@@ -48,7 +48,7 @@ from reliable_channel.pipeline.runner.queries import ACK, CHAIN, INGEST, REASSEM
 from reliable_channel.pipeline.runner.settings_guard import _WRITES, check, list_frozen_settings
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.gaps import NO_SILENCE
-from reliable_channel.pipeline.verdict.position import USER_METADATA, make_position
+from reliable_channel.pipeline.verdict.position import USER_METADATA, find_position, make_position
 from tests.support import error_page
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -297,6 +297,33 @@ def test_a_table_that_was_restored_alone_is_refused_if_verdicts_were_given_on_it
         verdicts.run(cast(SparkSession, None), settings)
     shutil.rmtree(paths.table(DELIVERY_STATUS.name) + "/_delta_log")
     check(settings, "ack", SESSION, ACK.tables)  # a damaged table of verdicts is for the next round to name
+
+
+def test_a_table_that_was_restored_by_its_log_is_refused_and_verdicts_that_were_are_given_again(
+    settings: Settings,
+) -> None:
+    """Its version number goes on, and so it looks newer than the checkpoint and the verdicts."""
+    paths = settings.paths
+    create_tables(paths, (*ACK.tables, *verdicts.TABLES_READ, DELIVERY_STATUS))
+    for table in (CLOCK, DELIVERIES):
+        append_batch(settings, table, 0)
+    write(settings, "ack", [batch()], 1)
+    position = make_position(verdicts.open_evidence(paths), settings, NO_SILENCE)
+    properties = CommitProperties(custom_metadata={USER_METADATA: position.text()})
+    status, no_rows = open_table(paths, DELIVERY_STATUS), as_arrow([], DELIVERY_STATUS)
+    for _ in range(2):
+        write_deltalake(status, no_rows, mode="append", commit_properties=properties)
+    assert find_position(status) == position
+    status.restore(1)
+    assert find_position(status) is None
+    check(settings, "ack", SESSION, ACK.tables)
+    open_table(paths, DELIVERIES).restore(0)
+    for refused in (
+        lambda: check(settings, "ack", SESSION, ACK.tables),
+        lambda: verdicts.run(cast(SparkSession, None), settings),
+    ):
+        with pytest.raises(ConfigurationError, match="RESTORE took rows out of the table deliveries"):
+            refused()
 
 
 def test_envelopes_that_were_restored_alone_are_refused_if_verdicts_were_given_since(
