@@ -97,6 +97,7 @@ def unreadable(location: str, error: BaseException) -> EnvironmentFault:
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(": ParsedLogPath {")[0]
     remedies = {
         "Unsupported": "Upgrade this package, or read it with the engine that wrote it last.",
+        "Expected a filesystem path": "It is a shallow clone, whose files are elsewhere: read the original, or a copy.",
         "these reader features": "Run `reliable-channel rebuild`, which derives the tables again without them.",
     }
     remedy = next((remedy for words, remedy in remedies.items() if words in first_line), _CHECK_LOG)

@@ -137,6 +137,17 @@ def test_a_table_whose_log_is_gone_is_no_empty_table(paths: PathSettings) -> Non
         log.mkdir(exist_ok=True)
 
 
+def test_a_shallow_clone_is_named_and_not_taken_for_damage(paths: PathSettings, tmp_path: Path) -> None:
+    append_rows(paths, SDS_MESSAGES, as_arrow(bad_rows(SDS_MESSAGES), SDS_MESSAGES))
+    clone = PathSettings(data_dir=str(tmp_path / "clone"))
+    original, place = Path(paths.table(SDS_MESSAGES.name)), Path(clone.table(SDS_MESSAGES.name))
+    shutil.copytree(original / "_delta_log", place / "_delta_log")
+    commit = place / "_delta_log" / f"{1:020d}.json"
+    commit.write_text(commit.read_text().replace('"path":"', f'"path":"file:{original}/'))
+    with pytest.raises(EnvironmentFault, match=r"sds_messages cannot be read: .* It is a shallow clone"):
+        TableSnapshot(clone).select("FROM sds_messages")
+
+
 def test_a_rebuild_goes_by_what_can_be_read(paths: PathSettings) -> None:
     create_tables(paths, (ENVELOPES, ACKS))
     for damaged in (SDS_MESSAGES, ENVELOPES):
