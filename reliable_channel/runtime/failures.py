@@ -56,8 +56,9 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         " nothing is lost.",
     ),
     (
-        r"startingVersion|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM|FAILED_READ_FILE\.\w*FILE_NOT_EXIST"
-        r"|\.parquet does not exist|Failed to open local file '[^']*\.parquet'\. Detail: \[errno 2\]",
+        r"startingVersion(?!' or)|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM"
+        r"|FAILED_READ_FILE\.\w*FILE_NOT_EXIST|\.parquet does not exist"
+        r"|Failed to open local file '[^']*\.parquet'\. Detail: \[errno 2\]",
         "rows that it had not read yet were removed by VACUUM.",
         "Run `reliable-channel rebuild`, and vacuum only with jobs/maintain.py, which keeps what the slowest reader"
         " needs.",
@@ -151,6 +152,11 @@ _PASSING: tuple[tuple[str, str, str], ...] = (
         r"Timeout of \d+ms expired before the position for partition|Cannot fetch record for offset \d+ in \d+ millis",
         "Kafka stopped answering while a task read from it.",
         "Check its brokers; the next start repeats the interrupted micro-batch, nothing is lost.",
+    ),
+    (
+        r"DELTA_SCHEMA_CHANGED",
+        "columns of the table that it reads were changed while it ran.",
+        "Start it again; nothing is lost.",
     ),
 )
 

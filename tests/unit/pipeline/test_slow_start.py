@@ -27,6 +27,11 @@ from tests.support.error_page import pattern_of
 SLOW = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 PASSING = [
     (pattern_of("Python starts slowly"), SLOW),
+    (
+        pattern_of("Columns changed under a stream"),
+        "[DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS] Detected schema change in version 4: … you may need to change the"
+        " existing\n'startingVersion' or 'startingTimestamp' option to start from a version newer than",
+    ),
     *(
         (pattern_of("Kafka stops answering while it is read"), f"Lost task 1.0 in stage 3.0: {text}")
         for text in (
@@ -114,7 +119,7 @@ def to_end() -> None:
     run.run_to_end(cast(Any, None), load("local"), ACK)
 
 
-@pytest.mark.parametrize(("sentence", "text"), PASSING, ids=["Python", "a broker", "records"])
+@pytest.mark.parametrize(("sentence", "text"), PASSING, ids=["Python", "a column", "a broker", "records"])
 def test_a_query_is_started_again_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, sentence: re.Pattern[str], text: str
 ) -> None:
