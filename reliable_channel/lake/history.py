@@ -13,16 +13,11 @@ if TYPE_CHECKING:
 
 MAINTENANCE = frozenset(
     {
-        "OPTIMIZE",
-        "DELETE",
-        "UPDATE",
-        "VACUUM START",
-        "VACUUM END",
-        "CREATE TABLE",
-        "ADD COLUMNS",
-        "CHANGE COLUMN",
-        "CLUSTER BY",
-        "SET TBLPROPERTIES",
+        *("OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "COMPUTE STATS"),
+        *("DELETE", "UPDATE", "TRUNCATE"),
+        *("CREATE TABLE", "CLUSTER BY", "UPGRADE PROTOCOL", "DROP FEATURE"),
+        *("ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "RENAME COLUMN", "DROP COLUMNS"),
+        *("ADD CONSTRAINT", "DROP CONSTRAINT", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"),
     }
 )
 """Operations that never append: streams with ``skipChangeCommits`` skip their commits."""

@@ -93,6 +93,8 @@ def test_maintenance_is_not_lag(settings: Settings) -> None:
 
 def test_the_history_of_spark_and_of_delta_rs_is_understood() -> None:
     history = [
+        {"version": 5, "operation": "UNSET TBLPROPERTIES", "timestamp": 50},
+        {"version": 4, "operation": "ADD CONSTRAINT", "timestamp": 40},
         {"version": 3, "operation": "OPTIMIZE", "timestamp": 30},
         {"version": 2, "operation": "WRITE", "timestamp": 20, "operationMetrics": {"num_added_rows": 4}},
         {"version": 1, "operation": "STREAMING UPDATE", "timestamp": 10, "operationMetrics": {"numOutputRows": "5"}},
