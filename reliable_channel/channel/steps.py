@@ -160,8 +160,8 @@ def _damage_error() -> DamagedStore:
 @dataclass(frozen=True, slots=True)
 class SdsDispatch:
     """Dispatch one SDS message in a fresh envelope. ``counts``: it is the first dispatch of the first segment of a
-    message, the only one that the rate limit counts (docs/spec/rate-limit.md). ``send_id`` is ``None`` for control
-    traffic."""
+    message, the only one that a rate limit in messages counts (docs/spec/rate-limit.md). ``send_id`` is ``None`` for
+    control traffic."""
 
     outgoing: Outgoing
     send_id: str | None = None

@@ -9,7 +9,7 @@ parity code.
 
 from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk
 from reliable_channel.core.segmentation.codecs import get_codec
-from reliable_channel.core.segmentation.config import SegmentationConfig, effective_segment_size
+from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.events import (
     CompletedSend,
     EvictionReason,
@@ -65,7 +65,6 @@ __all__ = [
     "SetExpired",
     "SetOverdue",
     "contents_for",
-    "effective_segment_size",
     "find_repaired",
     "get_codec",
     "id_scheme_of",

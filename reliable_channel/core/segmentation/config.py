@@ -127,9 +127,17 @@ class SegmentationConfig:
         return count if data_count + count <= self.max_total_segments else 0
 
     def fit_envelope(self, sds_header_bytes: int, encryption_bytes: int = 0) -> SegmentationConfig:
-        """Return this configuration with the largest segment size that fits an envelope: see
-        :func:`effective_segment_size`."""
-        return replace(self, segment_size_bytes=effective_segment_size(self, sds_header_bytes, encryption_bytes))
+        """Return this configuration with the largest segment size (bytes) that fits an envelope: min(
+        ``segment_size_bytes``, 150 000 − largest SDS header − segment, encryption and envelope overhead). Raises
+        :class:`ConfigurationError` if no room is left for the segment."""
+        overhead = sds_header_bytes + SEGMENT_OVERHEAD_BYTES + encryption_bytes + ENVELOPE_OVERHEAD_BYTES
+        size = min(self.segment_size_bytes, MAX_ENVELOPE_BYTES - overhead)
+        if size < SHARD_ALIGNMENT:
+            raise ConfigurationError(
+                f"Headers of {overhead} bytes leave no room for a segment in {MAX_ENVELOPE_BYTES} bytes.",
+                "Use a smaller filter or a shorter causal history.",
+            )
+        return replace(self, segment_size_bytes=size)
 
 
 _POSITIVE = (
@@ -150,21 +158,3 @@ _POSITIVE = (
 def floor64(size: int) -> int:
     """``size`` bytes rounded down to a multiple of 64."""
     return size - size % SHARD_ALIGNMENT
-
-
-def effective_segment_size(
-    config: SegmentationConfig,
-    sds_header_bytes: int,
-    encryption_bytes: int = 0,
-    envelope_bytes: int = ENVELOPE_OVERHEAD_BYTES,
-) -> int:
-    """Compute min(``segment_size_bytes``, 150 000 − largest SDS header − segment, encryption and envelope overhead), in
-    bytes. Raises :class:`ConfigurationError` if no room is left for the segment."""
-    overhead = sds_header_bytes + SEGMENT_OVERHEAD_BYTES + encryption_bytes + envelope_bytes
-    size = min(config.segment_size_bytes, MAX_ENVELOPE_BYTES - overhead)
-    if size < SHARD_ALIGNMENT:
-        raise ConfigurationError(
-            f"Headers of {overhead} bytes leave no room for a segment in an envelope of {MAX_ENVELOPE_BYTES} bytes.",
-            "Use a smaller filter or a shorter causal history.",
-        )
-    return size

@@ -47,14 +47,14 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
     return run_job(query.name, options.config, run)
 
 
-def main_batch(name: str, run: Callable[..., object], arguments: list[str] | None = None) -> int:
+def main_batch(name: str, run: Callable[..., object]) -> int:
     """Run one batch job, ``run(spark, settings)``, and return the exit code as :func:`main` does."""
 
     def run_in_session(settings: Settings) -> None:
         with spark_session(settings, f"reliable-channel {name}") as spark:
             run(spark, settings)
 
-    return run_job(name, make_parser(name).parse_args(arguments).config, run_in_session)
+    return run_job(name, make_parser(name).parse_args().config, run_in_session)
 
 
 def _find_port_offset(query: Query) -> int:

@@ -14,7 +14,6 @@ from reliable_channel.core.segmentation import (
     Segment,
     SegmentationConfig,
     contents_for,
-    effective_segment_size,
     get_codec,
     split,
     validates_as_segment,
@@ -152,11 +151,10 @@ def test_the_segment_size_is_the_largest_payload_of_one_segment(dialect, parity)
 
 def test_the_effective_size_leaves_room_for_the_headers():
     config = SegmentationConfig()
-    assert effective_segment_size(config, 19_000) == 102_400
-    assert effective_segment_size(config, 60_000, 28) == 150_000 - 60_000 - 28 - 100 - 1_024
-    assert config.fit_envelope(60_000).chunk_size() == effective_segment_size(config, 60_000)
+    assert config.fit_envelope(19_000) == config
+    assert config.fit_envelope(60_000, 28).segment_size_bytes == 150_000 - 60_000 - 28 - 100 - 1_024
     with pytest.raises(ConfigurationError, match="no room"):
-        effective_segment_size(config, 149_000)
+        config.fit_envelope(149_000)
 
 
 def test_an_empty_payload_is_refused():
