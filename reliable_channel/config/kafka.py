@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from reliable_channel.config.section import Bytes, Count, Section
-from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_clients import KafkaClients, connect_without_creating
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
 _SERVER = r"([^\s,:\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]+"
@@ -120,6 +120,8 @@ class KafkaSettings(Section):
         kinds = {kind: self._common_options() for kind in ("consumer", "producer", "admin")}
         # kafka-python's default delivers the records of aborted transactions (docs/howto/kafka.md, *What is read*).
         kinds["consumer"]["isolation_level"] = "read_committed"
+        for kind in ("consumer", "producer"):
+            kinds[kind]["kafka_client"] = connect_without_creating
         if self.client:
             given = {key: _parse(value.get_secret_value()) for key, value in self.client.items()}
             for kind, known in _list_options().items():
@@ -151,6 +153,7 @@ class KafkaSettings(Section):
             "bootstrap.servers": self.servers,
             "security.protocol": s.protocol,
             "isolation.level": "read_committed",
+            "allow.auto.create.topics": "false",  # as :func:`connect_without_creating` does
         }
         if s.protocol.startswith("SASL") and s.sasl_password is not None:
             module = "plain.PlainLoginModule" if s.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"

@@ -38,8 +38,8 @@ from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.dispatch_results import DispatchResult, DispatchStatus, read_result
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_clients import KafkaClients
-from reliable_channel.transport.kafka_consumer import OffsetReader
-from reliable_channel.transport.kafka_producer import RECORD_OVERHEAD, EnvelopeProducer
+from reliable_channel.transport.kafka_consumer import OffsetReader, describe_topic, make_missing_topic_fault
+from reliable_channel.transport.kafka_producer import RECORD_OVERHEAD, EnvelopeProducer, translate_errors
 from reliable_channel.transport.kafka_records import envelope_record, read_record
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
@@ -192,6 +192,9 @@ class KafkaNode(NodeBase):
         try:
             # Results of an earlier process belong to nobody: what it left unsettled is sent again.
             readers.append(OffsetReader(self._clients, self._dispatched_topic, None, "latest"))
+            with translate_errors():
+                if not describe_topic(self._clients, self._outgoing_topic).partitions:
+                    raise make_missing_topic_fault(self._outgoing_topic)
             self._producer = EnvelopeProducer(
                 self._clients.producer, max_block_s=self._max_block_s, delivery_timeout_s=self._delivery_timeout_s
             )

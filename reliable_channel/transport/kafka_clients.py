@@ -13,6 +13,17 @@ BOOTSTRAP_MS = 10_000
 """How long a client tries to reach the first broker; kafka-python's default is 30 s."""
 
 
+def connect_without_creating(**options: Any) -> Any:
+    """The ``kafka_client`` of consumers and producers: it creates no topic. A broker with ``auto.create.topics.enable``
+    would make a topic that was deleted anew, with its own defaults, as soon as a client asks where its partitions are.
+    kafka-python 3.0 has an option for this, and does not pass it on."""
+    from kafka.net.compat import KafkaNetClient
+
+    client = KafkaNetClient(**options)
+    client.cluster.config["allow_auto_create_topics"] = False
+    return client
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaClients:
     """Keyword arguments of ``KafkaConsumer``, ``KafkaProducer`` and ``KafkaAdminClient``; secrets in clear: never print

@@ -90,6 +90,14 @@ def describe_topic(clients: KafkaClients, topic: str, with_ends: bool = False) -
     )
 
 
+def make_missing_topic_fault(topic: str) -> EnvironmentFault:
+    """The fault of a topic that does not exist."""
+    return EnvironmentFault(
+        f"The Kafka topic {topic} does not exist.",
+        "Check its name; `reliable-channel kafka topics` creates the topics of this project.",
+    )
+
+
 def poll_records(consumer: Any, topic: str, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
     """Poll a ``KafkaConsumer`` that has partitions of ``topic`` assigned. Raises ``EnvironmentFault`` for a record that
     kafka-python cannot decode, which names where it may be, and ``KafkaError`` for everything else. After the former
@@ -149,7 +157,6 @@ class OffsetReader:
             "enable_auto_commit": False,
             "auto_offset_reset": "none",  # positions are always set here: a reset would skip records silently
             "fetch_max_wait_ms": 100,
-            "allow_auto_create_topics": False,  # a reader would make it with the broker's defaults
             **clients.consumer,
         }
         self._consumer = KafkaConsumer(**self._options)
@@ -160,10 +167,7 @@ class OffsetReader:
             deadline = time.monotonic() + wait_for_topic_s
             while not self._refresh(start_at):
                 if time.monotonic() > deadline:
-                    raise EnvironmentFault(
-                        f"The Kafka topic {topic} does not exist.",
-                        "Check its name; `reliable-channel setup` creates the topics of this project.",
-                    )
+                    raise make_missing_topic_fault(topic)
                 time.sleep(0.2)  # there is nothing to wait for: the brokers report no new topic
         except BaseException:
             self._consumer.close()

@@ -33,7 +33,10 @@ ELSEWHERE = (
         SPARK_TESTS.parent / "unit" / "pipeline" / f"test_{name}.py"
         for name in ("maintain", "settings_guard", "slow_start", "table_features", "transactions")
     ),
-    *(SPARK_TESTS.parent / "kafka" / f"test_{name}.py" for name in ("unreadable", "cluster_id", "odd_topics")),
+    *(
+        SPARK_TESTS.parent / "kafka" / f"test_{name}.py"
+        for name in ("unreadable", "cluster_id", "kafka_node", "odd_topics")
+    ),
     SPARK_TESTS.parent / "unit" / "lake" / "test_restored.py",
     SPARK_TESTS.parent / "unit" / "runtime" / "test_errors_of_spark.py",
     SPARK_TESTS.parent / "unit" / "transport" / "test_kafka_offsets.py",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.transport.base import (
@@ -32,6 +33,7 @@ from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.sharding import NamedTopic
+from tests.support.error_page import pattern_of
 from tests.support.odd_topics import configure
 from tests.support.waiting import WAIT_S, until
 
@@ -200,6 +202,21 @@ def test_health_is_healthy_once(broker: Settings, topic: str) -> None:
         HealthState.HEALTHY,
         HealthState.UNHEALTHY,
     ]
+
+
+def test_a_topic_for_sends_that_does_not_exist_is_named(broker: Settings, topic: str) -> None:
+    """It was "Kafka does not answer", after a minute; a broker that creates topics made one that no bridge reads."""
+    node = KafkaNode(
+        broker.kafka.clients(),
+        NamedTopic(PUBSUB_TOPIC),
+        envelopes_topic=topic,
+        outgoing_topic=f"{topic}-misspelt",
+        dispatched_topic=f"{topic}-d",
+        max_block_s=1.0,
+    )
+    with pytest.raises(EnvironmentFault) as fault:
+        node.start()
+    assert pattern_of("A topic that a participant does not find").fullmatch(f"reliable-channel: {fault.value}")
 
 
 def test_what_a_bridge_reports_settles_a_send_and_names_the_envelope_that_went_out(

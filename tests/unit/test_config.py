@@ -23,6 +23,7 @@ from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.runtime.participant import topic_config
+from reliable_channel.transport.kafka_clients import connect_without_creating
 
 SECRET = "hunter2-and-more"
 
@@ -212,24 +213,22 @@ def test_a_wrong_key_of_the_node_is_the_only_one_that_is_refused(tmp_path: Path)
 
 def test_tls_and_sasl_reach_kafka_python(tmp_path: Path) -> None:
     clients = load(secured(tmp_path)).kafka.clients()
-    assert clients.consumer == {**clients.admin, "isolation_level": "read_committed"}
-    assert (
-        clients.admin
-        == clients.producer
-        == {
-            "bootstrap_servers": ["one:9093", "two:9093"],
-            "security_protocol": "SASL_SSL",
-            "sasl_mechanism": "SCRAM-SHA-512",
-            "sasl_plain_username": "me",
-            "sasl_plain_password": SECRET + '"\\',
-            "ssl_check_hostname": False,
-            "ssl_cafile": "/etc/ca.pem",
-            "ssl_certfile": "/etc/me.pem",
-            "ssl_keyfile": "/etc/me.pem",
-            "ssl_password": SECRET,
-            "request_timeout_ms": 1234,
-        }
-    )
+    creates_nothing = {"kafka_client": connect_without_creating}
+    assert clients.consumer == {**clients.producer, "isolation_level": "read_committed"}
+    assert clients.producer == {**clients.admin, **creates_nothing}
+    assert clients.admin == {
+        "bootstrap_servers": ["one:9093", "two:9093"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "me",
+        "sasl_plain_password": SECRET + '"\\',
+        "ssl_check_hostname": False,
+        "ssl_cafile": "/etc/ca.pem",
+        "ssl_certfile": "/etc/me.pem",
+        "ssl_keyfile": "/etc/me.pem",
+        "ssl_password": SECRET,
+        "request_timeout_ms": 1234,
+    }
 
 
 def test_brokers_with_ipv6_addresses_reach_both_clients(tmp_path: Path) -> None:
@@ -238,6 +237,16 @@ def test_brokers_with_ipv6_addresses_reach_both_clients(tmp_path: Path) -> None:
     assert kafka.spark_options()["kafka.bootstrap.servers"] == servers
     hosts = [get_ip_port_afi(server)[:2] for server in kafka.clients().consumer["bootstrap_servers"]]
     assert hosts == [("2001:db8::1", 9093), ("::1", 9092), ("kafka-3", 9092)]
+
+
+def test_no_client_lets_the_broker_create_a_topic() -> None:
+    """A topic that was deleted came back with the broker's defaults, from whoever still read or wrote it."""
+    kafka = load(None).kafka
+    for options in (kafka.clients().consumer, kafka.clients().producer):
+        client = options["kafka_client"](**options)
+        client.cluster.add_topic("deleted")
+        assert client.cluster.metadata_request().allow_auto_topic_creation is False
+    assert kafka.spark_options()["kafka.allow.auto.create.topics"] == "false"
 
 
 def test_every_option_is_one_that_kafka_python_knows(tmp_path: Path) -> None:
@@ -287,6 +296,7 @@ def test_tls_and_sasl_reach_spark(tmp_path: Path) -> None:
         "kafka.bootstrap.servers": "one:9093,two:9093",
         "kafka.security.protocol": "SASL_SSL",
         "kafka.isolation.level": "read_committed",
+        "kafka.allow.auto.create.topics": "false",
         "kafka.default.api.timeout.ms": "20000",
         "kafka.request.timeout.ms": "20000",
         "kafka.sasl.mechanism": "SCRAM-SHA-512",
