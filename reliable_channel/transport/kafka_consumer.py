@@ -20,6 +20,7 @@ from kafka.errors import (
     CorruptRecordError,
     KafkaError,
     KafkaTimeoutError,
+    LogTruncationError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -193,6 +194,9 @@ class OffsetReader:
             for tp, offset in error.args[0].items():
                 self._continue_at_earliest(tp, offset)
             return []
+        except LogTruncationError as error:
+            self._continue_in_other_log(error.divergent_offsets)
+            return []
         return [
             RawRecord(r.partition, r.offset, r.key, r.value, tuple(r.headers or ()))
             for records in batches.values()
@@ -320,6 +324,16 @@ class OffsetReader:
             self._consumer.seek(tp, kept.offset)
         else:
             self._continue_at_earliest(tp, kept.offset, recreated=other_topic or kept.offset > end)
+
+    def _continue_in_other_log(self, partitions: Iterable[TopicPartition]) -> None:
+        """Continue where the broker has other records at the offsets that were read: the topic was created anew, or
+        restored from an older copy. kafka-python names an offset to continue at, which is beyond new records where the
+        broker's count of leaders was restored as well."""
+        known = self._topic_id
+        self._refresh("earliest")
+        if self._topic_id == known:
+            for tp in sorted(partitions):
+                self._continue_at_earliest(tp, self._consumer.position(tp), recreated=True)
 
     def _continue_at_earliest(self, tp: TopicPartition, offset: int, recreated: bool | None = None) -> None:
         begin = self._find_begins([tp])[tp]

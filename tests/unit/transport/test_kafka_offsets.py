@@ -10,7 +10,8 @@ from typing import ClassVar
 from unittest.mock import Mock
 
 import pytest
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+from kafka import TopicPartition
+from kafka.errors import KafkaTimeoutError, LogTruncationError, MessageSizeTooLargeError
 from kafka.future import Future
 from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionManager, TransactionState
 
@@ -221,6 +222,25 @@ def test_a_producer_without_an_id_ends_with_an_error(monkeypatch: pytest.MonkeyP
 
 def _time_out(*_: object, timeout_ms: int, **__: object) -> None:
     raise KafkaTimeoutError(timeout_ms)
+
+
+def test_a_reader_continues_in_a_topic_that_was_restored_from_an_older_copy_while_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was "Kafka does not answer (LogTruncationError)" until a restart."""
+    partition, gone = TopicPartition(TOPIC, 0), []
+    consumer = Mock()
+    consumer.position.return_value = 10
+    consumer.beginning_offsets.return_value = {partition: 2}
+    consumer.end_offsets.return_value = {partition: 7}
+    consumer.poll.side_effect = LogTruncationError({partition: None})
+    monkeypatch.setattr(kafka_consumer, "KafkaConsumer", lambda **_: consumer)
+    described = kafka_consumer.DescribedTopic("id", frozenset({0}), {})
+    monkeypatch.setattr(kafka_consumer, "describe_topic", lambda *_: described)
+    reader = OffsetReader(KafkaClients({}, {}, {}), TOPIC, None, on_gone=gone.append)
+    assert reader.poll(0) == []
+    assert consumer.seek.call_args.args == (partition, 2)
+    assert [(each.first, each.next) for each in gone] == [(10, 10)]
 
 
 def test_a_group_without_a_coordinator_is_named_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
