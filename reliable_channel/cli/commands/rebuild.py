@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -22,6 +23,8 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.config import PathSettings
         from reliable_channel.core.errors import LocalError
         from reliable_channel.pipeline.maintenance.rebuild import rebuild as run
+        from reliable_channel.pipeline.runner.one_driver import hold_checkpoints
+        from reliable_channel.pipeline.runner.queries import CHAIN
         from reliable_channel.runtime.spark import spark_session
 
         if (data_dir is None) != (checkpoint_dir is None):
@@ -31,8 +34,10 @@ def register(app: typer.Typer) -> None:
         if data_dir is not None:
             directories = {"data_dir": data_dir, "checkpoint_dir": checkpoint_dir}
             target = PathSettings(**{**settings.paths.model_dump(), **directories})
-        typer.echo("Starting Spark …", err=True)
-        with spark_session(settings, "reliable-channel rebuild") as spark:
+        with ExitStack() as opened:
+            opened.enter_context(hold_checkpoints(settings.paths, [query.name for query in CHAIN]))
+            typer.echo("Starting Spark …", err=True)
+            spark = opened.enter_context(spark_session(settings, "reliable-channel rebuild"))
             done = run(spark, settings, target=target, say=lambda what: typer.echo(f"  {what}", err=True))
         typer.echo(f"Rebuilt from {done.envelopes:,} envelopes.")
         if done.old_tables:

@@ -10,6 +10,7 @@ from reliable_channel.config import Settings
 from reliable_channel.lake.live import declare_live
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.runner.metrics import record_metrics
+from reliable_channel.pipeline.runner.one_driver import hold_checkpoints
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
 from reliable_channel.pipeline.runner.run import run_continuously, run_to_end
 from reliable_channel.runtime.interrupts import handle_signals, note_interrupts
@@ -33,6 +34,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
         if not isinstance(query.reads, Table):
             check_kafka(settings, for_spark=True)
         with (
+            hold_checkpoints(settings.paths, [query.name]),
             handle_signals(lambda *_: stop.set()) if options.continuous else nullcontext(),
             spark_session(settings, f"reliable-channel {query.name}") as spark,
             record_metrics(spark, settings, serve=options.continuous, port_offset=_find_port_offset(query)),
