@@ -38,6 +38,7 @@ from reliable_channel.runtime.jvm import (
 from reliable_channel.transport.private_files import private_directory
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 
@@ -229,9 +230,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         conf = SparkConf(loadDefaults=False).setAppName(application).setAll(list(wanted.items()))
         log = run / "logs" / "spark.log"
         try:
-            # Ctrl-C between the start of the JVM and the session would leave the JVM running.
-            with note_interrupts(), stderr_to(log):
-                spark = SparkSession.builder.config(conf=conf).getOrCreate()
+            spark = _start_session(conf, log)
         except (KeyboardInterrupt, SystemExit):
             end_jvm()
             raise
@@ -244,6 +243,20 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
             raise fault from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _start_session(conf: SparkConf, log: Path) -> SparkSession:
+    """Start the JVM and the session. Raises what a signal raises that came meanwhile; also one to all processes, which
+    ends the JVM."""
+    from pyspark.sql import SparkSession
+
+    # Ctrl-C between the start of the JVM and the session would leave the JVM running.
+    with note_interrupts() as raise_if_interrupted, stderr_to(log):
+        try:
+            return SparkSession.builder.config(conf=conf).getOrCreate()
+        except Exception:
+            raise_if_interrupted()
+            raise
 
 
 def _refuse_nameless_user() -> None:

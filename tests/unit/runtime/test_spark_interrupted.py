@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import load
@@ -29,10 +30,12 @@ class Gateway:
         return None
 
 
+@pytest.mark.parametrize("to_all", [False, True], ids=["to Python", "to all"])
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_a_signal_while_the_jvm_starts_ends_it(
-    number: int, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, error: type[BaseException], to_all: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One to all processes, as of ``timeout``, is no fault of the JVM either."""
     gateway = Gateway()
 
     class Builder:
@@ -42,6 +45,9 @@ def test_a_signal_while_the_jvm_starts_ends_it(
         def getOrCreate(self) -> None:  # noqa: N802  PySpark's name
             monkeypatch.setattr(SparkContext, "_gateway", gateway)
             os.kill(os.getpid(), number)
+            if to_all:
+                gateway.proc.kill()
+                raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
 
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(SparkSession, "builder", Builder())
