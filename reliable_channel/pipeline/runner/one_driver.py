@@ -14,7 +14,7 @@ from pathlib import Path
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.private_files import FileLock
+from reliable_channel.transport.file_lock import FileLock
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """What the file systems say that have no locks either."""
