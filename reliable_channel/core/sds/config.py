@@ -110,7 +110,7 @@ class SdsParameters:
     max_repair_requests_per_message: int = 3
     max_repair_answers: int = 100
     """Maximum number of answers to repair requests within ``repair_t_max_ms``, so that a stranger who requests
-    everything cannot use up the rate limit that own messages need."""
+    everything cannot use up the rate limit that own messages need; twice as many if several request (docs/sds.md)."""
 
     # Missing dependencies
     sweep_in_buf_interval_ms: int = 5_000

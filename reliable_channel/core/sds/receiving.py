@@ -459,7 +459,7 @@ class SdsReceiver:
             sender_id = wanted.sender_id if wanted is not None else state.incoming.syncs.owners.get(entry.message_id)
             # What waits for its turn leaves anyway, and not before others of this sender as control traffic.
             if sender_id is not None and not state.outgoing.is_queued(entry.message_id):
-                due = repair.schedule(entry.message_id, sender_id, now)
+                due = repair.schedule(entry.message_id, sender_id, by, now)
                 if due is not None:
                     events.append(RepairScheduled(now, entry.message_id, due))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 
@@ -50,8 +50,10 @@ class Repair:
         """Missing id whose request another participant's has removed → its sender if known."""
         self.responses: dict[str, int] = {}
         """Id → T_resp."""
-        self.answers_since, self.answers = 0, 0
-        """Start (ms) of the current period of ``repair_t_max_ms``, and the number of answers planned in it."""
+        self.answers_since = 0
+        """Start (ms) of the current period of ``repair_t_max_ms``."""
+        self.answers: Counter[str] = Counter()
+        """Who asks → the number of answers planned in it."""
         # Heaps, in which the entries of requests and answers that were cancelled stay until they come up.
         self._request_timers: list[tuple[int, str]] = []
         self._timers: list[tuple[int, str]] = []
@@ -125,20 +127,22 @@ class Repair:
 
     # ---- own answers ---------------------------------------------------------------------------------------------
 
-    def schedule(self, message_id: str, sender_id: str, now: int) -> int | None:
-        """Plan a rebroadcast; returns T_resp, or ``None`` if this participant must not answer, already will, or has
-        recently planned ``max_repair_answers``."""
+    def schedule(self, message_id: str, sender_id: str, by: str, now: int) -> int | None:
+        """Plan a rebroadcast for ``by``; returns T_resp, or ``None`` if this participant must not answer, already will,
+        or has recently planned ``max_repair_answers``: then those who have less than an equal share of that still get
+        some, and all together twice as many at most."""
         config = self._config
         if message_id in self.responses or message_id not in self.kept:
             return None
         if not in_response_group(self._me, sender_id, message_id, config.repair_response_groups):
             return None
-        # Requests are free, answers cost the answerer's rate limit: a stranger must not spend it.
+        # Requests are free, answers cost the answerer's rate limit: a stranger must neither spend it nor take it all.
         if now - self.answers_since >= config.repair_t_max_ms:
-            self.answers_since, self.answers = now, 0
-        if self.answers >= config.max_repair_answers:
+            self.answers_since, self.answers = now, Counter()
+        most, planned, own = config.max_repair_answers, self.answers.total(), self.answers[by]
+        if planned >= most and (own >= max(1, most // len({*self.answers, by})) or planned >= 2 * most):
             return None
-        self.answers += 1
+        self.answers[by] += 1
         due = now + response_offset(self._me, sender_id, message_id, config.repair_t_max_ms)
         self.restore_response(message_id, due)
         return due

@@ -164,7 +164,8 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
         }
         for response in proto.repair_responses:
             state.repair.restore_response(response.message_id, response.due)
-        state.repair.answers_since, state.repair.answers = proto.repair_answers_since, proto.repair_answers
+        state.repair.answers_since = proto.repair_answers_since
+        state.repair.answers.update({planned.by: planned.count for planned in proto.repair_answers})
         for kept in proto.kept:
             state.repair.keep(kept.message_id, kept.data, kept.size, own=kept.own)
 
@@ -236,7 +237,9 @@ def _write_repair(proto: pb.SdsState, repair: Repair, with_kept: bool) -> None:
         proto.repair_requests.add(message_id=message_id, due=due, sender_id=sender_id)
     for message_id, due in repair.responses.items():
         proto.repair_responses.add(message_id=message_id, due=due)
-    proto.repair_answers_since, proto.repair_answers = repair.answers_since, repair.answers
+    proto.repair_answers_since = repair.answers_since
+    for by, count in repair.answers.items():
+        proto.repair_answers.add(by=by, count=count)
     if with_kept:
         for own, sizes in repair.sizes.items():
             for message_id, size in sizes.items():

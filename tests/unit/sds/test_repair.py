@@ -207,6 +207,26 @@ def test_a_stranger_who_asks_for_everything_again_and_again_gets_so_many_answers
     assert len(answers) == 200
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_stranger_who_asks_for_everything_takes_no_answer_from_others(restarts: bool) -> None:
+    alice = opened(sync_min_interval_ms=0, max_retransmissions=0)
+    mine = [alice.send(b"%d" % number, T0).outgoing[0].message.message_id for number in range(300)]
+    greedy = alice.receive(asking("m", *mine, sender="mallory"), T0 + 1)
+    assert len(of_type(greedy, RepairScheduled)) == 100
+    alice.tick(T0 + 1)
+    if restarts:
+        alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    assert len(of_type(alice.receive(asking("c", *mine[:60], sender="carol"), T0 + 2), RepairScheduled)) == 50
+    assert of_type(alice.receive(asking("m2", *mine[150:], sender="mallory"), T0 + 3), RepairScheduled) == []
+
+
+def test_many_who_ask_get_twice_as_many_answers_at_most() -> None:
+    alice = opened(sync_min_interval_ms=0, max_retransmissions=0)
+    mine = [alice.send(b"%d" % number, T0).outgoing[0].message.message_id for number in range(300)]
+    asked = [alice.receive(asking(f"m{n}", mine[n], sender=f"mallory {n}"), T0 + 1) for n in range(300)]
+    assert sum(len(of_type(step, RepairScheduled)) for step in asked) == 200
+
+
 def test_outside_the_response_group_one_keeps_quiet() -> None:
     groups = 8
     alice = opened(sync_min_interval_ms=0, repair_response_groups=groups)
