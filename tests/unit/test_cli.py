@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
@@ -19,6 +20,7 @@ from reliable_channel.cli import main
 from reliable_channel.cli.app import PANELS, build
 from reliable_channel.cli.commands import move_tables
 from reliable_channel.config import load
+from reliable_channel.core import sds, segmentation
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.runtime.faults import UNFORESEEN, print_fault
 from tests.support.error_page import pattern_of
@@ -73,6 +75,21 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_reading_the_configuration_loads_only_the_settings_of_the_protocol() -> None:
+    code = (
+        "import sys, reliable_channel.config; core = 'reliable_channel.core.'; "
+        "print(*{core + 'sds.channel', core + 'sds.events', core + 'segmentation.reassembler'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("package", [sds, segmentation])
+def test_every_public_name_of_a_package_is_what_a_module_of_it_defines(package: ModuleType) -> None:
+    for name in package.__all__:
+        assert not isinstance(getattr(package, name), ModuleType)
 
 
 def test_config_show_prints_what_is_in_effect(

@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
             SegmentQueued,
         )
         from reliable_channel.core.errors import ConfigurationError
-        from reliable_channel.core.segmentation.split import check_size
+        from reliable_channel.core.segmentation.splitting import check_size
         from reliable_channel.runtime.participant import ParticipantOptions, participant
 
         if stdin + lines + bool(messages or files) != 1:

@@ -40,6 +40,9 @@ _POSITIVE = (
 
 MAX_RETRANSMISSIONS = 1_000
 """More would make the sum of their waits, each twice the one before, too long a number to compute or print."""
+MAX_STRETCHED_WAIT_MS = 2_400_000
+"""The longest that an acknowledgement is waited for because dispatch is slow: four epochs of the default rate limit, in
+which a participant that always has content sends one sync message."""
 
 
 class Tracking(StrEnum):

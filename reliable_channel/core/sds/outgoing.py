@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from reliable_channel.core.sds.config import SdsParameters
+from reliable_channel.core.sds.config import MAX_STRETCHED_WAIT_MS, SdsParameters
 from reliable_channel.core.sds.events import (
     DeliveryError,
     Evidence,
@@ -24,10 +24,6 @@ from reliable_channel.core.sds.events import (
 )
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
-
-MAX_STRETCHED_WAIT_MS = 2_400_000
-"""The longest that an acknowledgement is waited for because dispatch is slow: four epochs of the default rate limit, in
-which a participant that always has content sends one sync message."""
 
 
 class SegmentState(StrEnum):

@@ -4,7 +4,7 @@ find a second payload for an existing one."""
 from __future__ import annotations
 
 from reliable_channel.core.segmentation.pending import PARITY, OpenSet, Shard, first_of
-from reliable_channel.core.segmentation.split import parity_count_to_state
+from reliable_channel.core.segmentation.splitting import parity_count_to_state
 from reliable_channel.core.segmentation.work import HASH, Work
 from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment

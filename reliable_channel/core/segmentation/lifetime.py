@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.sds.config import SdsParameters
-from reliable_channel.core.sds.outgoing import MAX_STRETCHED_WAIT_MS
+from reliable_channel.core.sds.config import MAX_STRETCHED_WAIT_MS, SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 
 

@@ -10,7 +10,7 @@ from Crypto.Hash import keccak
 
 from reliable_channel.core.segmentation.codecs import get_codec
 from reliable_channel.core.segmentation.pending import PARITY, OpenSet, Shard
-from reliable_channel.core.segmentation.split import cut_shards
+from reliable_channel.core.segmentation.splitting import cut_shards
 from reliable_channel.core.segmentation.work import HASH, SEGMENT, Work
 from reliable_channel.core.wire.hashing import keccak256
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from reliable_channel.core.segmentation.codecs import get_codec
 from reliable_channel.core.segmentation.events import HeldSegment, MessageCompleted, MissingSegment
-from reliable_channel.core.segmentation.split import data_segments, parity_segments
+from reliable_channel.core.segmentation.splitting import data_segments, parity_segments
 from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.segment import Segment, encode_segment
 

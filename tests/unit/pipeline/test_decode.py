@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic
 from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.core.segmentation.split import contents_for
+from reliable_channel.core.segmentation.splitting import contents_for
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_in_families, encode_sds_message

@@ -20,9 +20,9 @@ from reliable_channel.core.sds import (
     SegmentAcknowledged,
     SendDelivered,
 )
+from reliable_channel.core.sds.config import MAX_STRETCHED_WAIT_MS
 from reliable_channel.core.sds.outgoing import (
     LIFECYCLE,
-    MAX_STRETCHED_WAIT_MS,
     OPEN_STATES,
     OwnSegment,
     OwnSend,

@@ -484,7 +484,7 @@ def test_a_copy_stands_in_for_a_single_segment():
 
 def status_go(payload, chunk, parity_count, stated=None):
     """What status-go writes: v0.1 with the length in field 7, and its own parity."""
-    from reliable_channel.core.segmentation.split import data_segments, parity_segments
+    from reliable_channel.core.segmentation.splitting import data_segments, parity_segments
     from reliable_channel.core.wire.hashing import keccak256
 
     k, length, whole = -(-len(payload) // chunk), stated or len(payload), keccak256(payload)
