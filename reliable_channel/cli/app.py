@@ -142,6 +142,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     debug = "--debug" in arguments or is_debugging()
     os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # pydantic would search all installed packages for some
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's idle threads spin, and no command multiplies matrices
     _prepare_streams()
     show_logs(debug)
 
