@@ -13,6 +13,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Free some space; the next start repeats the interrupted micro-batch, nothing is lost.",
     ),
     (
+        r"SaslAuthenticationException",
+        "Kafka refuses the user name or the password.",
+        "Correct kafka.security.sasl_username and sasl_password, and start again.",
+    ),
+    (
         r"TopicAuthorizationException",
         "Kafka refuses this account a topic that it reads.",
         "Grant it what docs/howto/kafka.md lists.",

@@ -17,6 +17,7 @@ from uuid import UUID
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import (
+    CommitFailedError,
     CorruptRecordError,
     KafkaError,
     KafkaTimeoutError,
@@ -219,10 +220,17 @@ class OffsetReader:
         self._committed |= {tp.partition: offset for tp, offset in offsets.items()}
         if self._marker is not None:
             offsets[self._marker] = 0
-        self._consumer.commit(
-            {tp: OffsetAndMetadata(offset, self._topic_id, -1) for tp, offset in offsets.items()},
-            timeout_ms=COMMIT_TIMEOUT_MS,  # without one it waits for a lost coordinator for ever
-        )
+        try:
+            self._consumer.commit(
+                {tp: OffsetAndMetadata(offset, self._topic_id, -1) for tp, offset in offsets.items()},
+                timeout_ms=COMMIT_TIMEOUT_MS,  # without one it waits for a lost coordinator for ever
+            )
+        except CommitFailedError:  # to Kafka, this reader is a member of no group
+            raise EnvironmentFault(
+                f"Another client has joined the consumer group {self._options['group_id']}, so Kafka keeps no positions"
+                " for this one.",
+                "Stop it, or give it another group.",
+            ) from None
 
     @translate_errors()
     def rewind(self, count: int) -> None:
@@ -321,6 +329,11 @@ class OffsetReader:
         begin, end = self._find_begins([tp])[tp], self._find_ends([tp])[tp]
         other_topic = bool(self._topic_id and kept.metadata) and kept.metadata != self._topic_id
         if begin <= kept.offset <= end and not other_topic:
+            if self._topic_id and not kept.metadata:
+                _log.warning(
+                    "another client set the group %s to offset %d in partition %d of %s; reading continues there",
+                    *(self._options["group_id"], kept.offset, tp.partition, tp.topic),
+                )
             self._consumer.seek(tp, kept.offset)
         else:
             self._continue_at_earliest(tp, kept.offset, recreated=other_topic or kept.offset > end)

@@ -15,6 +15,7 @@ from kafka.errors import (
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
+    SaslAuthenticationFailedError,
 )
 
 from reliable_channel.core.errors import EnvironmentFault
@@ -209,7 +210,13 @@ def reason_of(error: BaseException) -> FailureReason:
 
 
 def explain_refusal(error: Exception) -> EnvironmentFault | None:
-    """Return the fault for an error that says what this account may not do; None for every other one."""
+    """Return the fault for an error that says that there is no such account, or what it may not do; None for every
+    other one."""
+    if isinstance(error, SaslAuthenticationFailedError):
+        return EnvironmentFault(
+            "Kafka refuses the user name or the password.",
+            "Correct kafka.security.sasl_username and sasl_password, and start again.",
+        )
     if not isinstance(error, AuthorizationError):
         return None
     named = str(error.args[0])[:_LONGEST_TOPIC] if error.args else "it does not say which"  # it may be a whole request

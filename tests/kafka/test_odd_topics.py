@@ -236,6 +236,25 @@ def test_offsets_that_the_broker_forgets_while_a_partition_is_quiet_are_committe
         client.close()
 
 
+def test_a_client_of_others_in_the_group_of_a_participant_is_named(
+    broker: Settings, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was "Kafka does not answer"; where the other one had read, the participant continued without a word."""
+    group, options = f"g-{topic}", broker.kafka.clients().consumer
+    write(broker, topic, ["read by the other one"])
+    with closing(KafkaConsumer(topic, **options, group_id=group, auto_offset_reset="earliest")) as other:
+        until(lambda: bool(other.poll(200)))
+        with pytest.raises(EnvironmentFault) as fault:
+            Participant(broker, topic).node.start()
+        other.commit()
+    named = f"reliable-channel: {fault.value}"
+    assert error_page.pattern_of("Another client in a consumer group").fullmatch(named)
+    write(broker, topic, ["later"])
+    with Participant(broker, topic) as one:
+        until(lambda: one.texts == ["later"])
+    assert f"another client set the group {group} to offset 1" in caplog.text
+
+
 def test_without_its_codec_a_participant_names_it_and_goes_on_when_it_is_there(
     broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

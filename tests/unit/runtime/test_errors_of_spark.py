@@ -109,6 +109,11 @@ def test_errors_that_are_not_sparks_pass_as_they_are(jvm: Jvm) -> None:
 
 SENTENCES = (
     (
+        pattern_of("A user name or password that Kafka refuses"),
+        "org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed during authentication due to"
+        " invalid credentials with SASL mechanism SCRAM-SHA-512",
+    ),
+    (
         pattern_of("Two drivers on one checkpoint"),
         "org.apache.spark.SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple"
         " streaming jobs detected for 1.",

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError, LogTruncationError, MessageSizeTooLargeError
+from kafka.errors import KafkaTimeoutError, LogTruncationError, MessageSizeTooLargeError, SaslAuthenticationFailedError
 from kafka.future import Future
 from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionManager, TransactionState
 
@@ -241,6 +241,13 @@ def test_a_reader_continues_in_a_topic_that_was_restored_from_an_older_copy_whil
     assert reader.poll(0) == []
     assert consumer.seek.call_args.args == (partition, 2)
     assert [(each.first, each.next) for each in gone] == [(10, 10)]
+
+
+def test_a_password_that_kafka_refuses_is_named() -> None:
+    """As when it is changed under a running participant; it was "Kafka does not answer", and to start it."""
+    with pytest.raises(EnvironmentFault) as fault, kafka_producer.translate_errors():
+        raise SaslAuthenticationFailedError("SaslAuthenticationFailedError: invalid credentials")
+    assert pattern_of("A user name or password that Kafka refuses").fullmatch(f"bridge: {fault.value}")
 
 
 def test_a_group_without_a_coordinator_is_named_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
