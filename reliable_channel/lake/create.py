@@ -45,7 +45,6 @@ _HARMLESS_FEATURES = frozenset(
         "changeDataFeed",
         "generatedColumns",
         "columnMapping",
-        "identityColumns",
         "deletionVectors",
         "timestampNtz",
     }
@@ -161,7 +160,9 @@ def find_unsupported_features(table: DeltaTable) -> Iterator[str]:
     for field in json.loads(table.schema().to_json())["fields"]:
         yield from (what for key, what in _COLUMN_MARKS.items() if key in field["metadata"])
     protocol = table.protocol()
-    unknown = {*(protocol.writer_features or ())} - _HARMLESS_FEATURES
+    # Version 6 brought only identity columns, with which delta-rs commits nothing, whether a column is one or not.
+    implied = {"identityColumns"} if protocol.min_writer_version == 6 else set[str]()
+    unknown = {*(protocol.writer_features or ()), *implied} - _HARMLESS_FEATURES
     unreadable = {*(protocol.reader_features or ())} - _READ_FEATURES
     for feature in unknown | unreadable:
         yield f"the table feature {feature}"

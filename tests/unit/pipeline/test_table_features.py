@@ -233,6 +233,13 @@ def test_a_feature_that_arrow_readers_refuse_is_refused_although_no_property_use
         dataset_of(open_table(paths, SDS_MESSAGES))
 
 
+def test_a_protocol_that_delta_rs_does_not_commit_to_is_refused(paths: PathSettings) -> None:
+    """It has identity columns without a list of features; no column need be one."""
+    changed(paths, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 6}})
+    with pytest.raises(ConfigurationError, match=r"sds_messages has the table feature identityColumns, .*rebuild"):
+        create_tables(paths, (SDS_MESSAGES,))
+
+
 def test_features_that_nothing_uses_do_no_harm(paths: PathSettings) -> None:
     features = ["appendOnly", "invariants", "checkConstraints", "changeDataFeed"]
     changed(paths, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})

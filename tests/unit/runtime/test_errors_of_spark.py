@@ -108,6 +108,14 @@ def test_errors_that_are_not_sparks_pass_as_they_are(jvm: Jvm) -> None:
 
 
 SENTENCES = (
+    *(
+        (pattern_of("A table that was altered while jobs ran"), f"Traceback (most recent call last):\n{last_line}")
+        for last_line in (
+            "_internal.CommitFailedError: Unsupported table features required: [DomainMetadata]",
+            "reliable_channel.core.errors.ConfigurationError: RESTORE took rows out of the table acks that a job had"
+            " written. Restore its version 4, or run `reliable-channel rebuild`",
+        )
+    ),
     (
         pattern_of("A user name or password that Kafka refuses"),
         "org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed during authentication due to"
