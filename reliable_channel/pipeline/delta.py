@@ -33,18 +33,22 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """The local property with the number of a micro-batch. Spark has the words of the two keys in different orders."""
 
+NO_LIMIT = 2**31 - 1
+"""The files that a micro-batch may read. Delta's default is 1 000, also within a commit, which has the rows of a Kafka
+partition in several files: their order would break (docs/pipeline.md, *Exactly once*)."""
+
 _TASK_RESULT = StructType().add("task_result", BinaryType())
 """The row in which a task reports to the driver. A type in DDL would be parsed by Spark in every micro-batch."""
 
 
 def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
     """Read a table as a stream of its appended rows, by commit from the first. OPTIMIZE and DELETE are skipped."""
-    # No maxFilesPerTrigger: a commit stores the rows of a Kafka partition in several files, and a limit between them
-    # would break their order (docs/pipeline.md, *Exactly once*). From version 0: without a start Delta's source begins
-    # with a snapshot of the whole table, in which compaction may have merged files of many commits.
+    # From version 0: without a start Delta's source begins with a snapshot of the whole table, in which compaction may
+    # have merged files of many commits.
     return (
         spark.readStream.format("delta")
         .option("startingVersion", "0")
+        .option("maxFilesPerTrigger", str(NO_LIMIT))
         .option("skipChangeCommits", "true")
         .load(paths.table(table.name))
     )
