@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.analysis.status import collect
 from reliable_channel.channel import AesGcm
@@ -24,8 +25,10 @@ from reliable_channel.evidence import intake
 from reliable_channel.lake import tables
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
+from reliable_channel.pipeline.ingest import stream as ingest_stream
 from reliable_channel.pipeline.ingest import ticks
 from reliable_channel.pipeline.maintenance import maintain
+from reliable_channel.pipeline.maintenance import rebuild as rebuilding
 from reliable_channel.pipeline.runner.metrics import record_metrics
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.simulation.presets import small_scenario
@@ -222,3 +225,26 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
     for _ in range(2):
         assert ticks.close(eager, 1_000)
         run_once(spark, eager, others)
+
+
+def test_a_rebuild_keeps_the_order_of_records_read_while_the_clock_was_set_back(
+    spark: SparkSession, configured: Settings, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuild writes several commits. One before those with its past would change all that follows."""
+    records = as_kafka(world.records)
+    newest_s = max(record.time_ms for record in records) / 1000
+    pieces = [records[first : first + len(records) // 4 + 1] for first in range(0, len(records), len(records) // 4 + 1)]
+    log = KafkaLog(spark, tmp_path / "log")
+    chain = chain_over(log)
+    for piece, ahead_s in zip(pieces, (7_200, 7_260, 3_600, 3_660), strict=True):
+        time_of_batch = F.timestamp_seconds(F.lit(newest_s + ahead_s))
+        monkeypatch.setattr(ingest_stream, "read_batch_time", lambda at=time_of_batch: at)
+        log.produce(piece)
+        run_once(spark, configured, chain[:1])
+    run_once(spark, configured, chain[1:])
+    before = everything(configured)
+    assert len({row["ingest_time"] for row in before["envelopes"]}) == len(pieces)
+    small = configured.spark.model_copy(update={"max_offsets_per_trigger": len(records) // 4})
+    monkeypatch.setattr(rebuilding, "_COMMITS_AT_ONCE", 1)
+    rebuilding.rebuild(spark, configured.model_copy(update={"spark": small}))
+    assert_unchanged(everything(configured), before)

@@ -9,16 +9,21 @@ beside the old ones and replace them at the end, with new checkpoints.
 from __future__ import annotations
 
 import datetime as dt
+import heapq
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+from operator import or_
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings, Settings
@@ -28,7 +33,7 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.checkpoints import as_object, filesystem, read_checkpoint, read_text
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists, open_table
-from reliable_channel.lake.tables import Table
+from reliable_channel.lake.tables import Table, TopicPartition
 from reliable_channel.pipeline.delta import append_frame, conform, read_table, write_rows
 from reliable_channel.pipeline.ingest.admission import QuotaGate
 from reliable_channel.pipeline.ingest.stream import admit, limit_record_time, select_coordinates
@@ -53,6 +58,8 @@ _READ_AGAIN = (tables.SENDER_EVENTS, tables.SIGHTINGS)
 """Until 29 November 2026 rebuilds forgot how far the evidence topic was read: it became rows of these again."""
 
 _SINK = "rebuild"
+_COMMITS_AT_ONCE = 100
+"""How many commits the other jobs read at once: they read whatever there is in one micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +101,14 @@ def rebuild(
     snapshot = rows.dropna(subset=[*tables.RECORD_KEY, "event_time", "ingest_time"])
     say("carrying over what cannot be derived")
     _carry_over(spark, paths, beside, snapshot, is_readable)
-    count = _decode_again(spark, settings, beside, snapshot, _collect_ticks(spark, paths, is_readable), say)
-    for query in CHAIN[1:]:
-        say(query.name)
-        wait_for(start(spark, there, query, once=True))
+
+    def derive() -> None:
+        for query in CHAIN[1:]:
+            say(query.name)
+            wait_for(start(spark, there, query, once=True))
+
+    count = _decode_again(settings, beside, snapshot, _collect_ticks(spark, paths, is_readable), say, derive)
+    derive()
     if tables.DELIVERY_STATUS in is_readable:
         say("verdict")
         verdicts.run(spark, there)
@@ -214,44 +225,83 @@ def copy_transactions(old: PathSettings, new: PathSettings, table: Table) -> Non
 
 
 def _decode_again(
-    spark: SparkSession,
     settings: Settings,
     new: PathSettings,
     snapshot: DataFrame,
     ticks: DataFrame,
     say: Callable[[str], None],
+    derive: Callable[[], None],
 ) -> int:
-    """Write ``envelopes``, ``sds_messages`` and ``quarantine`` again, in commits of whole ingested micro-batches.
-
-    They are cut by ``ingest_time``, which grows with the record order."""
-    count = snapshot.count()
-    at = F.unix_micros("ingest_time")
-    cuts = _choose_cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)
+    """Write ``envelopes``, ``sds_messages`` and ``quarantine`` again, in commits of about as many records as ingest
+    reads in a micro-batch; after every :data:`_COMMITS_AT_ONCE`, ``derive`` what follows. Returns the number of
+    envelopes."""
+    per_commit = settings.spark.max_offsets_per_trigger
+    ranges = _measure_ranges(snapshot, per_commit // 10 or 1)
+    ends = choose_ends(ranges, per_commit)
     admission = QuotaGate(settings.quotas, settings.channels)
-    for number, (low, high) in enumerate(zip([None, *cuts], [*cuts, None], strict=True)):
-        say(f"decoding {number + 1} of {len(cuts) + 1}")
-        inside = F.lit(True)
+    for number, (low, high) in enumerate(zip([None, *ends], [*ends, None], strict=True)):
+        say(f"decoding {number + 1} of {len(ends) + 1}")
+        # What comes after the last end is in the last commit, also of partitions that have no envelope.
+        inside = F.lit(True) if high is None else _is_before(high)
         if low is not None:
-            inside = inside & (at >= low)
-        if high is not None:
-            inside = inside & (at < high)
+            inside = inside & ~_is_before(low)
         sink = BatchSink(new, _SINK, number)
         result = admit(_make_records(settings, snapshot.where(inside)), settings, new, {}, admission)
         sink.add_files(tables.ENVELOPES, result.files)
         tick_files = write_rows(ticks.where(inside), new, tables.SDS_MESSAGES)
         sink.add_files(tables.SDS_MESSAGES, [*result.files, *tick_files])
         sink.add_files(tables.QUARANTINE, result.files)
-    return count
+        if number % _COMMITS_AT_ONCE == _COMMITS_AT_ONCE - 1:
+            derive()
+    return sum(each.records for each in ranges)
 
 
-def _choose_cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
-    """Times (µs) that divide the rows into commits of about ``per_commit``."""
-    commits = -(-count // per_commit)
-    if commits < 2:
-        return []
-    shares = [number / commits for number in range(1, commits)]
-    # A tenth of a commit's size is exact enough, and spares sorting all rows.
-    return sorted({int(us) for us in times.approxQuantile("us", shares, 0.1 / commits)})
+class OffsetRange(NamedTuple):
+    """Consecutive records of a Kafka partition: the offset after them, their earliest ``ingest_time`` (µs), their
+    number."""
+
+    topic_partition: TopicPartition
+    end: int
+    ingested_us: int
+    records: int
+
+
+def _measure_ranges(snapshot: DataFrame, offsets: int) -> list[OffsetRange]:
+    """The envelopes of each partition in ranges of so many ``offsets``, in their order."""
+    topic_partition = ["kafka_topic", "kafka_partition"]
+    number = F.floor(F.col("kafka_offset") / offsets).alias("number")
+    earliest = F.min(F.unix_micros("ingest_time"))
+    rows = snapshot.groupBy(*topic_partition, number).agg(earliest, F.count("*"))
+    return [
+        OffsetRange((topic, partition), (number + 1) * offsets, us, count)
+        for topic, partition, number, us, count in rows.orderBy(*topic_partition, "number").collect()
+    ]
+
+
+def choose_ends(ranges: Iterable[OffsetRange], per_commit: int) -> list[dict[TopicPartition, int]]:
+    """Divide records into commits of ``per_commit`` or a range more; returns where each commit but the last ends: the
+    offset after it, by partition.
+
+    A partition's ranges stay in their order, whatever their times: the wall clock may have been set back meanwhile.
+    Those of several partitions are merged by time."""
+    partitions = [list(of_one) for _, of_one in groupby(ranges, lambda each: each.topic_partition)]
+    ends: list[dict[TopicPartition, int]] = []
+    reached: dict[TopicPartition, int] = {}
+    records = 0
+    for each in heapq.merge(*partitions, key=lambda each: each.ingested_us):
+        if records >= per_commit:
+            ends.append(dict(reached))
+            records = 0
+        reached[each.topic_partition] = each.end
+        records += each.records
+    return ends
+
+
+def _is_before(ends: Mapping[TopicPartition, int]) -> Column:
+    """Whether a row's record comes before these offsets."""
+    topic, partition, offset = map(F.col, tables.RECORD_KEY)
+    each = [(topic == name) & (partition == number) & (offset < end) for (name, number), end in ends.items()]
+    return reduce(or_, each)
 
 
 def _make_records(settings: Settings, envelopes: DataFrame) -> DataFrame:
