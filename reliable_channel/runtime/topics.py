@@ -58,6 +58,50 @@ def refuse_topics_without_leader(kafka: KafkaSettings, names: Collection[str]) -
         raise unreachable(kafka, error) from None
 
 
+def fetch_topic_configs(admin: Any, topics: Collection[str], names: Collection[str]) -> dict[str, dict[str, str]]:
+    """The settings ``names`` of topics, by Kafka's names, from a ``KafkaAdminClient``. None of a topic that does not
+    exist, or whose settings this account may not read. Raises ``KafkaError``."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(names)) for topic in topics]
+    described = admin.describe_configs(wanted, config_filter="all").get("topic", {})
+    return {
+        topic: {name: str(each["value"]) for name, each in settings.items()}
+        for topic, settings in described.items()
+        if settings
+    }
+
+
+@quiet_kafka_client()
+def find_deviations(kafka: KafkaSettings, topics: Collection[str]) -> dict[str, list[str]]:
+    """Topic → how its settings differ from those that :func:`ensure_topics` gives, such as ``cleanup.policy=compact
+    (delete is needed)``. Nothing of a topic whose settings this account may not read. Raises ``EnvironmentFault``."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    needed = {name: value for name, value in topic_configs(kafka).items() if name != "compression.type"}
+    try:
+        with closing(KafkaAdminClient(**kafka.clients().admin)) as admin:
+            configs = fetch_topic_configs(admin, topics, needed)
+    except KafkaError as error:
+        raise unreachable(kafka, error) from None
+    return {
+        topic: [
+            f"{name}={there[name]} ({value} is needed)"
+            for name, value in needed.items()
+            if not _is_enough(there.get(name, value), value)
+        ]
+        for topic, there in configs.items()
+    }
+
+
+def _is_enough(value: str, needed: str) -> bool:
+    """Whether a setting is as needed; more bytes or ms are. -1 ms are all."""
+    if needed.isdigit():
+        return value == "-1" or int(value) >= int(needed)
+    return value == needed
+
+
 def ensure_evidence_topic(settings: Settings) -> None:
     """Create ``bridge.evidence_topic`` unless it exists. Raises ``EnvironmentFault``."""
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(EVIDENCE_RETENTION_MS)}

@@ -23,6 +23,7 @@ from reliable_channel.evidence.collecting import collect_evidence
 from reliable_channel.pipeline.ingest.lost_offsets import ask_broker
 from reliable_channel.pipeline.ingest.task import OffsetGap
 from reliable_channel.runtime.build import make_bridge
+from reliable_channel.runtime.topics import find_deviations
 from reliable_channel.transport import kafka_consumer
 from reliable_channel.transport.base import Received, RecordsGone
 from reliable_channel.transport.health import HealthState
@@ -234,6 +235,20 @@ def test_offsets_that_the_broker_forgets_while_a_partition_is_quiet_are_committe
             until(is_committed)
     finally:
         client.close()
+
+
+def test_settings_of_a_topic_that_are_not_as_they_need_to_be_are_named(broker: Settings, topic: str) -> None:
+    others = f"{topic}-others"
+    make(broker, others)
+    configure(broker, others, cleanup_policy="compact,delete", max_message_bytes="1000000")
+    assert find_deviations(broker.kafka, [topic, others]) == {
+        topic: [],
+        others: [
+            "message.timestamp.type=CreateTime (LogAppendTime is needed)",
+            "max.message.bytes=1000000 (16777216 is needed)",
+            "cleanup.policy=compact,delete (delete is needed)",
+        ],
+    }
 
 
 def test_a_client_of_others_in_the_group_of_a_participant_is_named(

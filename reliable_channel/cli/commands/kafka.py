@@ -59,18 +59,23 @@ def register(app: typer.Typer) -> None:
 
     @kafka.command()
     def topics(context: typer.Context, as_json: JsonOption = False) -> None:
-        """Create the topics that do not exist, on the configured cluster, and list them; exit code 1 when a partition
-        of one has no leader."""
+        """Create the topics that do not exist, on the configured cluster, and list them, with settings of existing ones
+        that are not as they need to be; exit code 1 when a partition of one has no leader."""
         import json
 
         from reliable_channel.runtime.own_broker import check_kafka
-        from reliable_channel.runtime.topics import ensure_topics, refuse_topics_without_leader
+        from reliable_channel.runtime.topics import ensure_topics, find_deviations, refuse_topics_without_leader
 
         settings = read_settings(context)
         check_kafka(settings)
         created = ensure_topics(settings.kafka)
-        names = (settings.kafka.topics.envelopes, settings.kafka.topics.outgoing)
-        rows = [{"topic": name, "created": name in created} for name in names]
-        lines = [f"{row['topic']}: {'created' if row['created'] else 'exists'}" for row in rows]
+        topics = settings.kafka.topics
+        names = (topics.envelopes, topics.outgoing, topics.dispatched)
+        differs = find_deviations(settings.kafka, set(names).difference(created))
+        rows = [{"topic": name, "created": name in created, "differs": differs.get(name, [])} for name in names]
+        lines = [
+            f"{name}: {'created' if name in created else ', '.join(['exists', *differs.get(name, [])])}"
+            for name in names
+        ]
         typer.echo(json.dumps(rows, indent=1) if as_json else "\n".join(lines))
         refuse_topics_without_leader(settings.kafka, set(names).difference(created))

@@ -18,8 +18,10 @@ from reliable_channel.config import KafkaSettings
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SOURCE_GAPS, TopicPartition
 from reliable_channel.pipeline.ingest.task import OffsetGap, PartitionSummary
+from reliable_channel.runtime.topics import fetch_topic_configs
 
 COMPACTED = "compaction"
+POLICY = "cleanup.policy"
 PATIENCE_MS = 5_000
 """How long the broker may take to answer; then every missing offset counts as lost."""
 
@@ -35,6 +37,8 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
     """A function that asks the broker. Without its answer every missing offset counts as lost: verdicts are then
     *unknown* too often, and never *missing* too early."""
 
+    unknown: set[str] = set()
+
     def find(gaps: Gaps) -> Gaps:
         from kafka.errors import KafkaError
 
@@ -42,15 +46,24 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
             return {}
         topic_partitions = [topic_partition for topic_partition, of_one in gaps.items() if of_one]
         try:
-            starts, compacted = _fetch_log_starts(kafka, topic_partitions)
+            starts, policies = _fetch_log_starts(kafka, topic_partitions)
         except (KafkaError, OSError) as error:
             _LOG.warning("Kafka did not say where its logs start (%s): missing offsets count as lost.", error)
             return gaps
+        if silent := {topic for topic, _ in topic_partitions} - policies.keys() - unknown:
+            unknown.update(silent)
+            _LOG.warning(
+                "Kafka does not tell this account whether %s is compacted (describe configs, docs/howto/kafka.md):"
+                " compacted records are not in source_gaps.",
+                ", ".join(sorted(silent)),
+            )
         return {
-            topic_partition: [
-                *_find_lost_ranges(gaps[topic_partition], starts[topic_partition], topic_partition[0] in compacted)
+            (topic, partition): [
+                *_find_lost_ranges(
+                    gaps[topic, partition], starts[topic, partition], "compact" in policies.get(topic, "")
+                )
             ]
-            for topic_partition in topic_partitions
+            for topic, partition in topic_partitions
         }
 
     return find
@@ -67,26 +80,19 @@ def _find_lost_ranges(gaps: Iterable[OffsetGap], start: int, is_compacted: bool)
 
 def _fetch_log_starts(
     kafka: KafkaSettings, topic_partitions: list[TopicPartition]
-) -> tuple[dict[TopicPartition, int], set[str]]:
-    """The first kept offset of each partition, and the topics that are compacted."""
+) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+    """The first kept offset of each partition, and the ``cleanup.policy`` of each topic of which Kafka says it; it may
+    be ``compact,delete``."""
     import kafka as client
-    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
-    from kafka.errors import KafkaError
+    from kafka.admin import KafkaAdminClient, OffsetSpec
 
     topics = sorted({topic for topic, _ in topic_partitions})
     options = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS, **kafka.clients().admin}
     with closing(KafkaAdminClient(**options)) as admin:
         specs = {client.TopicPartition(*topic_partition): OffsetSpec.EARLIEST for topic_partition in topic_partitions}
         starts = {(at.topic, at.partition): each.offset for at, each in admin.list_partition_offsets(specs).items()}
-        try:
-            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": None}) for topic in topics]
-            configs = admin.describe_configs(wanted, config_filter="all")
-        except KafkaError as error:  # reading the configuration needs a permission of its own
-            _LOG.warning("Kafka did not say whether its topics are compacted (%s).", error)
-            configs = {}
-    of_topics = configs.get("topic", {})
-    # The policy of a topic may also be ``compact,delete``.
-    return starts, {topic for topic in topics if "compact" in str(of_topics.get(topic, {}))}
+        configs = fetch_topic_configs(admin, topics, [POLICY])
+    return starts, {topic: settings[POLICY] for topic, settings in configs.items()}
 
 
 def make_gap_rows(lost: Gaps, parts: Mapping[TopicPartition, PartitionSummary]) -> pa.Table:
