@@ -37,13 +37,14 @@ def refuse_recreated_topic(consumer: Any, topic_id: str, settings: Settings) -> 
 
 def find_unread(settings: Settings) -> frozenset[TopicPartition]:
     """The partitions that have records beyond the last micro-batch of ingest, also such as Kafka withholds until a
-    transaction has ended. Raises ``ConfigurationError`` if the id of the topic is not that of the checkpoint, and
-    ``EnvironmentFault`` if Kafka does not answer."""
+    transaction has ended. Raises ``ConfigurationError`` if the id of the topic is not that of the checkpoint or a
+    partition ends before the offset that was read, and ``EnvironmentFault`` if Kafka does not answer."""
     from kafka.errors import KafkaError
 
     from reliable_channel.transport.kafka_consumer import describe_topic
 
     clients, name = settings.kafka.clients(), settings.kafka.topics.envelopes
+    checkpoint = read_checkpoint(settings.paths, "ingest")  # before the ends: a running query reads beyond older ones
     patience = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS}
     try:
         topic = describe_topic(replace(clients, admin={**patience, **clients.admin}), name, with_ends=True)
@@ -52,8 +53,8 @@ def find_unread(settings: Settings) -> frozenset[TopicPartition]:
     known = read_record(settings.paths, "ingest").get(_TOPIC_ID, "")
     if topic.id and known and topic.id != known:
         raise _make_error(name, f"its id is {topic.id}, and {known} was read")
-    checkpoint = read_checkpoint(settings.paths, "ingest")
     read = {} if checkpoint is None else checkpoint.offsets.kafka.get(name, {})
+    refuse_shorter_topic(name, read, topic.ends)
     return frozenset((name, partition) for partition, end in topic.ends.items() if end > read.get(partition, 0))
 
 

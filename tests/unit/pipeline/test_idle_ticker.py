@@ -61,6 +61,20 @@ def test_what_is_unread_is_beyond_the_offsets_of_the_last_micro_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: dict[int, int], unread: set[int]
 ) -> None:
     """Partitions that were added to the topic meanwhile as well."""
+    assert find_unread(stop_ingest(tmp_path, monkeypatch, ends)) == {("waku.envelopes", number) for number in unread}
+
+
+def test_a_topic_that_is_restored_from_an_older_copy_while_ingest_runs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark waits until it is as long as it was, and skips the records up to there."""
+    settings = stop_ingest(tmp_path, monkeypatch, {0: 12, 1: 6})
+    with pytest.raises(ConfigurationError, match="its partition 1 ends at 6, and was read to 7"):
+        find_unread(settings)
+
+
+def stop_ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: dict[int, int]) -> Settings:
+    """Settings with a checkpoint of ingest, and a topic that has these ends."""
     settings = load("local", paths={"run_dir": str(tmp_path)})
     root = Path(settings.paths.checkpoint("ingest"))
     for part, text in (
@@ -71,7 +85,7 @@ def test_what_is_unread_is_beyond_the_offsets_of_the_last_micro_batch(
         (root / part / "0").write_text(text)
     described = DescribedTopic("id", frozenset(ends), ends)
     monkeypatch.setattr("reliable_channel.transport.kafka_consumer.describe_topic", lambda *_, **__: described)
-    assert find_unread(settings) == {("waku.envelopes", partition) for partition in unread}
+    return settings
 
 
 def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
