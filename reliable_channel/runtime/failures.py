@@ -18,6 +18,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Correct kafka.security.sasl_username and sasl_password, and start again.",
     ),
     (
+        r"SslAuthenticationException",
+        "TLS with Kafka fails, as where a certificate has expired, is not trusted, or is of another host.",
+        "Check those of the brokers and of kafka.security.",
+    ),
+    (
         r"TopicAuthorizationException",
         "Kafka refuses this account a topic that it reads.",
         "Grant it what docs/howto/kafka.md lists.",

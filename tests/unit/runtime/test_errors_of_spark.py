@@ -117,6 +117,10 @@ SENTENCES = (
         )
     ),
     (
+        pattern_of("A certificate that is not accepted"),
+        "org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed",
+    ),
+    (
         pattern_of("A user name or password that Kafka refuses"),
         "org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed during authentication due to"
         " invalid credentials with SASL mechanism SCRAM-SHA-512",
