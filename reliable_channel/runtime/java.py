@@ -52,7 +52,10 @@ def jvm_environment() -> dict[str, str]:
 def _read_version(path: str) -> int:
     """Return the feature release of a Java: 8 for ``1.8.0_292``, 17 for ``17.0.15``."""
     try:
-        answer = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        # In a session of its own: a signal to all processes of this one is for those that handle it.
+        answer = subprocess.run(
+            [path, "-version"], capture_output=True, text=True, timeout=60, check=False, start_new_session=True
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFault(f"{path} does not start: {error}.", _REMEDY) from None
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)

@@ -152,3 +152,26 @@ def test_the_version_of_java_is_read(
     else:
         with pytest.raises(EnvironmentFault, match=refused):
             java()
+
+
+def test_ctrl_c_while_java_is_asked_for_its_version_is_no_fault_of_java(tmp_path: Path) -> None:
+    """A terminal sends it to all processes of a command. Jobs that note it, and go on, said that Java is broken."""
+    script = tmp_path / "bin" / "java"
+    script.parent.mkdir()
+    answer = "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2"
+    script.write_text(f"#!{shutil.which('sh')}\nkill -s INT -- -$PPID\n{answer}\n", encoding="utf-8")
+    script.chmod(0o755)
+    code = (
+        "import signal; from reliable_channel.runtime.java import java\n"
+        "signal.signal(signal.SIGINT, lambda *_: None); print(java())"
+    )
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == (str(script), "")
