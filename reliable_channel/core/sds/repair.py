@@ -195,9 +195,11 @@ class Repair:
         while held[False] + held[True] > self._config.max_kept_bytes:
             larger = held[True] > held[False]
             sizes = self.sizes[larger]
-            # The newer half is safe from a stranger who asks for all that is old.
-            older = islice(sizes, len(sizes) // 2)
-            dropped = next((each for each in older if each not in self.responses), next(iter(sizes)))
+            dropped = next(iter(sizes))
+            if dropped in self.responses:
+                # The newer half is safe from a stranger who asks for all that is old.
+                older = islice(sizes, len(sizes) // 2)
+                dropped = next((each for each in older if each not in self.responses), dropped)
             held[larger] -= sizes.pop(dropped)
             del self.kept[dropped]
 
