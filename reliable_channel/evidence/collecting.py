@@ -26,7 +26,8 @@ def collect_evidence(settings: Settings) -> Collected:
     A second collector on the same run directory (a job beside ``run``) waits for the first. Raises ``EnvironmentFault``
     if Kafka cannot be reached or a record cannot be decoded."""
     topic, clients = settings.bridge.evidence_topic, settings.kafka.clients()
-    options = {"max_poll_records": BATCH_RECORDS, **clients.consumer}
+    # Earliest: where records are deleted while this begins, kafka-python's default would skip the kept ones as well.
+    options = {"max_poll_records": BATCH_RECORDS, "auto_offset_reset": "earliest", **clients.consumer}
     # No group: the positions are in the tables, committed together with the rows (:mod:`.intake`).
     consumer = KafkaConsumer(**options, enable_auto_commit=False, group_id=None)
     with closing(consumer), _hold_lock(settings):

@@ -328,6 +328,26 @@ def test_evidence_of_a_topic_that_was_created_anew_is_read(broker: Settings, top
     assert (collect("queued"), collect("sent", "failed"), collect()) == (1, 2, 0)
 
 
+def test_evidence_that_is_deleted_while_it_is_read_takes_nothing_else_with_it(
+    broker: Settings, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was kept was skipped, up to the end of the topic."""
+    here = broker.with_run_dir(tmp_path)
+    here = here.model_copy(update={"bridge": here.bridge.model_copy(update={"evidence_topic": topic})})
+    with closing(KafkaProducer(**broker.kafka.clients().producer, acks="all")) as producer:
+        for event in ("queued", "sent", "failed"):
+            value = {"kind": "sender", "event": event, "at_ms": 1_767_225_600_000}
+            producer.send(topic, json.dumps(value).encode()).get(timeout=WAIT_S)
+    find_ends = KafkaConsumer.end_offsets
+
+    def delete_meanwhile(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> Any:
+        delete_records(broker, topic, 1)
+        return find_ends(consumer, partitions)
+
+    monkeypatch.setattr(KafkaConsumer, "end_offsets", delete_meanwhile)
+    assert collect_evidence(here).written == 2
+
+
 def test_only_what_the_broker_deleted_or_may_have_compacted_is_lost_among_missing_offsets(
     broker: Settings, topic: str
 ) -> None:
