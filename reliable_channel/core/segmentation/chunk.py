@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from reliable_channel.core.errors import LocalError
-from reliable_channel.core.segmentation.events import Scope
+from reliable_channel.core.segmentation.events import Scope, get_sender
 from reliable_channel.core.segmentation.pending import PARITY, slot_of
 from reliable_channel.core.shares import Shares
 from reliable_channel.core.wire._pb import reassembler_state_pb2 as pb
@@ -164,7 +164,7 @@ class ChunkGate:
     def _wait(self, chunk: ReceivedChunk, until: int) -> None:
         if chunk not in self._waiting:
             self._waiting[chunk] = until
-            self._waiting_shares.add(chunk, _get_sender(chunk.scope), len(chunk.segment.payload))
+            self._waiting_shares.add(chunk, get_sender(chunk.scope), len(chunk.segment.payload))
             self._waiting_at.setdefault(_locate_chunk(chunk), []).append(chunk)
 
     def _is_linked(self, chunk: ReceivedChunk) -> bool:
@@ -185,14 +185,14 @@ class ChunkGate:
         if is_last_data:
             self._last_data[key[0], key[1], sds_id] = None
         shares = self._link_shares
-        shares.add((key, sds_id), _get_sender(key[0]), 1)
+        shares.add((key, sds_id), get_sender(key[0]), 1)
         while shares.is_over():
             self._drop_link(shares.oldest_of(shares.greediest()))
 
     def _drop_link(self, link: _Link) -> None:
         (scope, whole, _), sds_id = link
         del self._verified[link]
-        self._link_shares.remove(link, _get_sender(scope))
+        self._link_shares.remove(link, get_sender(scope))
         self._last_data.pop((scope, whole, sds_id), None)
 
     def _discard(self, chunk: ReceivedChunk, expired: bool) -> ChunkDiscarded:
@@ -201,15 +201,11 @@ class ChunkGate:
 
     def _forget(self, chunk: ReceivedChunk) -> None:
         del self._waiting[chunk]
-        self._waiting_shares.remove(chunk, _get_sender(chunk.scope))
+        self._waiting_shares.remove(chunk, get_sender(chunk.scope))
         key = _locate_chunk(chunk)
         self._waiting_at[key].remove(chunk)
         if not self._waiting_at[key]:
             del self._waiting_at[key]
-
-
-def _get_sender(scope: Scope) -> str:
-    return scope[-1] if scope else ""
 
 
 def _locate_chunk(chunk: ReceivedChunk) -> _ChunkPosition:

@@ -16,6 +16,11 @@ from reliable_channel.core.wire.segment import Dialect
 Scope = tuple[str, ...]
 
 
+def get_sender(scope: Scope) -> str:
+    """The sender that a scope names last; empty without one."""
+    return scope[-1] if scope else ""
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class HeldSegment:
     """The identity of a segment that was received; ``lamport`` is its SDS message's Lamport timestamp, if known."""

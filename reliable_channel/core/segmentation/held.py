@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from reliable_channel.core.segmentation.events import Scope
+from reliable_channel.core.segmentation.events import Scope, get_sender
 from reliable_channel.core.segmentation.pending import CompletedSet, OpenSet, Owner, SetKey
+from reliable_channel.core.shares import Shares
 
 MAX_COMPLETED_PER_KEY = 64
 """Maximum number of remembered completed sends of one hash by one sender, because a look-up scans them."""
@@ -19,7 +20,8 @@ class HeldSets:
     """Open sets, least recently updated first, and completed ones, oldest first. What a segment needs is O(1), except a
     scan of one key's sends; overdue sets, searches and, at a bound, all senders are gone through one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_finished: int) -> None:
+        """``max_finished``: how many completed sets are remembered, and how many lost ones."""
         self.by_key: dict[SetKey, list[OpenSet | CompletedSet]] = {}
         self.buffered_bytes = 0
         self.all_open: OrderedDict[OpenSet, None] = OrderedDict()
@@ -32,7 +34,11 @@ class HeldSets:
         self.completed: dict[CompletedSet, None] = {}
         self.lost: dict[CompletedSet, None] = {}
         """Both oldest first."""
-        self._lost_of: dict[Scope, dict[CompletedSet, None]] = {}
+        # Not Shares[…](…), which takes four times as long: the pipeline makes one of these for each hash.
+        self._shares: dict[bool, Shares[CompletedSet]] = {
+            is_lost: Shares(max_finished, max_finished) for is_lost in (False, True)
+        }
+        """How many of the completed sets, and of the lost ones, senders have."""
         # Kept while any send of the key is, since the send with the highest number may be forgotten first.
         self._next_send: dict[SetKey, int] = {}
         self._searches: dict[OpenSet, None] = {}
@@ -161,11 +167,8 @@ class HeldSets:
         self._finish(completed)
 
     def _finish(self, finished: CompletedSet) -> None:
-        if finished.lost:
-            self.lost[finished] = None
-            self._lost_of.setdefault(finished.key[0], {})[finished] = None
-        else:
-            self.completed[finished] = None
+        (self.lost if finished.lost else self.completed)[finished] = None
+        self._shares[finished.lost].add(finished, get_sender(finished.key[0]), 1)
         self._limit_completed(finished.key, lost=finished.lost)
 
     def find_completed(self, key: SetKey, send: int) -> CompletedSet | None:
@@ -175,26 +178,16 @@ class HeldSets:
 
     def forget(self, completed: CompletedSet) -> None:
         """Remove the record of a completed or lost set."""
-        if completed.lost:
-            of_sender = self._lost_of[completed.key[0]]
-            del self.lost[completed], of_sender[completed]
-            if not of_sender:
-                del self._lost_of[completed.key[0]]
-        else:
-            del self.completed[completed]
+        del (self.lost if completed.lost else self.completed)[completed]
+        self._shares[completed.lost].remove(completed, get_sender(completed.key[0]))
         self._drop(completed)
 
-    def keep_completed(self, count: int) -> None:
-        """Forget the oldest completed sets above ``count``."""
-        while len(self.completed) > count:
-            self.forget(next(iter(self.completed)))
-
-    def keep_lost(self, count: int) -> None:
-        """Forget lost sets above ``count``: the oldest of the sender that has most, so that nobody makes this forget
-        the lost messages of others."""
-        while len(self.lost) > count:
-            most = max(map(len, self._lost_of.values()))
-            self.forget(next(lost for lost in self.lost if len(self._lost_of[lost.key[0]]) == most))
+    def limit_finished(self) -> None:
+        """Forget completed and lost sets above the bounds: the oldest of the sender that has most, so that nobody makes
+        this forget those of others."""
+        for shares in self._shares.values():
+            while shares.is_over():
+                self.forget(shares.oldest_of(shares.greediest()))
 
     def order_sends(self, next_send: dict[SetKey, int]) -> None:
         """Finish loading: sort each key's sends in the order they began, and restore the counters that cannot be

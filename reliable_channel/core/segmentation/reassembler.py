@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import cast
 
 from reliable_channel.core.segmentation.completion import exclude_poison, make_completed, memory_of, record_of_lost
@@ -24,6 +25,7 @@ from reliable_channel.core.segmentation.events import (
     SetEvicted,
     SetExpired,
     SetOverdue,
+    get_sender,
 )
 from reliable_channel.core.segmentation.held import HeldSets
 from reliable_channel.core.segmentation.identity import id_verifies, segment_of, shard_binds, verification_cost
@@ -82,7 +84,7 @@ class Reassembler:
         self.spared_until = 0
         """Until when (ms) no set is given up; read-only for other modules."""
         self._patience = min(self.config.set_timeout_ms, self.config.max_set_lifetime_ms)
-        self._sets = HeldSets()
+        self._sets = HeldSets(self.config.max_completed_sets)
         self._due = _NEVER  # a lower bound of when the next set expires
         self._next_number = 0
         self.work_spent = 0
@@ -111,7 +113,7 @@ class Reassembler:
             chosen = cast(OpenSet, sends[0])
         elif sends is not None:
             work = Work(self.config.max_work_per_segment)
-            new = Arrival(segment, slot, codec, sds_id, scope[-1] if scope else "", lamport)
+            new = Arrival(segment, slot, codec, sds_id, get_sender(scope), lamport)
             same = copy_of(sends, new, work)
             if same is not None:
                 events += self._repeat(same, slot, sds_id, lamport, segment.payload, work)
@@ -172,7 +174,7 @@ class Reassembler:
             return
         memory = CompletedSet(key, completed.send, k, None, completed.origin, completed.completed_at, slots)
         self._sets.remember(memory)
-        self._sets.keep_completed(self.config.max_completed_sets)
+        self._sets.limit_finished()
         self._sets.order_sends({})
         self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
 
@@ -200,11 +202,13 @@ class Reassembler:
 
     def forget_completed(self, count: int) -> None:
         """Forget the ``count`` oldest completed sends: what arrives of one again then opens another set."""
-        self._sets.keep_completed(len(self.list_completed_times()) - count)
+        for completed in [*islice(self._sets.completed, count)]:
+            self._sets.forget(completed)
 
     def forget_lost(self) -> None:
         """Forget the sends that were given up: what still arrives of one then opens another set."""
-        self._sets.keep_lost(0)
+        for lost in [*self._sets.lost]:
+            self._sets.forget(lost)
 
     def expire(self, now: int) -> list[SegmentationEvent]:
         """Give up every incomplete set whose lifetime ended, oldest first, report overdue ones, forget completed ones
@@ -341,7 +345,7 @@ class Reassembler:
             return None
         work = Work(self.config.max_work_per_segment)
         codec = "klauspost" if _is_status_go(segment) else self.config.codec
-        new = Arrival(segment, slot_of(segment), codec, sds_id, scope[-1] if scope else "", lamport)
+        new = Arrival(segment, slot_of(segment), codec, sds_id, get_sender(scope), lamport)
         return copy_of(sends, new, work) or place_segment(sends, new, work)
 
     def _lose(self, held: OpenSet) -> IncompleteSet:
@@ -351,7 +355,7 @@ class Reassembler:
         memory = record_of_lost(held, self._now, Work(self.config.max_work_per_segment))
         self._sets.complete(held, memory)
         # Bounded by number, not by time: a segment may be repaired, or come from a store, at any time.
-        self._sets.keep_lost(self.config.max_completed_sets)
+        self._sets.limit_finished()
         return incomplete
 
     def next_due(self) -> int | None:
@@ -385,7 +389,9 @@ class Reassembler:
         """Restore a snapshot; raises :class:`LocalError` for anything else. Sets beyond the configured bounds are
         evicted at the next segment that needs the room."""
         restored = cls(config, store)
-        restored._sets, restored._now, restored._next_number, restored.spared_until = read_snapshot(data)
+        restored._sets, restored._now, restored._next_number, restored.spared_until = read_snapshot(
+            data, restored.config.max_completed_sets
+        )
         restored._due = min(restored._list_expiries(), default=_NEVER)
         return restored
 
@@ -617,7 +623,7 @@ class Reassembler:
         completed = make_completed(held, rebuilt, genuine, self._now, work)
         events.append(completed)
         self._sets.complete(held, memory_of(completed, genuine))
-        self._sets.keep_completed(self.config.max_completed_sets)
+        self._sets.limit_finished()
         self._due = min(self._due, self._now + self.config.completed_memory_ms)
 
     def _take_back(self, held: OpenSet, genuine: dict[int, Shard]) -> None:

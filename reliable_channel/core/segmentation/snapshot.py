@@ -29,14 +29,15 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int, spared_until: int
     return state.SerializeToString(deterministic=True)
 
 
-def read_snapshot(data: bytes) -> tuple[HeldSets, int, int, int]:
-    """Decode the sets, the largest time seen (ms), the number of the next segment, and until when (ms) no set is given
-    up. Raises :class:`LocalError` for bytes that are not such a snapshot."""
+def read_snapshot(data: bytes, max_finished: int) -> tuple[HeldSets, int, int, int]:
+    """Decode the sets (:class:`HeldSets` has ``max_finished``), the largest time seen (ms), the number of the next
+    segment, and until when (ms) no set is given up. Raises :class:`LocalError` for bytes that are not such a
+    snapshot."""
     try:
         state = pb.ReassemblerState.FromString(data)
         if state.version != VERSION:
             raise ValueError(f"version {state.version}")
-        sets = HeldSets()
+        sets = HeldSets(max_finished)
         for opened in state.open:
             held = _read_open(opened)
             sets.open(held)

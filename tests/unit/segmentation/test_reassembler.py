@@ -405,6 +405,18 @@ def test_strangers_make_nobody_forget_which_message_was_given_up():
     assert reassembler.is_lost(each.segment, scope=ALICE, sds_id=each.sds_id, lamport=each.lamport)
 
 
+def test_strangers_make_nobody_forget_which_message_is_complete():
+    """Its late segment would open a set, and a day later the message would be lost as well."""
+    config = replace(SMALL, max_completed_sets=8)
+    reassembler = Reassembler(config)
+    sent = send(PAYLOAD, config)
+    assert completed(feed(reassembler, sent[:-1], now=0))
+    for number in range(50):
+        feed(reassembler, send(b"%d" % number * 90, config), now=1, scope=(*ALICE[:3], "trudy"))
+    (duplicate,) = feed(Reassembler.from_bytes(reassembler.to_bytes(), config), sent[-1:], now=2)
+    assert (type(duplicate), duplicate.late) == (SegmentDuplicate, True)
+
+
 def test_a_sender_who_repeats_a_message_after_a_pause_completes_it_although_the_new_segments_come_last():
     """Found by the soak: a sender that had been away repeated four segments before those that nobody had."""
     sent = send(PAYLOAD, SMALL)
