@@ -55,6 +55,8 @@ _READ_FEATURES = frozenset({"timestampNtz"})
 """Features of the table's protocol for readers that delta-rs reads as Arrow. It refuses a table with any other, whether
 one of its files uses it or not."""
 
+_STATISTICS = "delta.dataSkippingStatsColumns"
+
 _SWITCHES = {
     "delta.appendOnly": "append-only",
     "delta.enableDeletionVectors": "deletion vectors",
@@ -84,15 +86,16 @@ def check_existing(paths: PathSettings, table: Table) -> bool:
     if existing is None:
         return False
     _refuse_empty_commits(paths.table(table.name))
-    refuse_features(table.name, existing)
+    refuse_features(table.name, find_unsupported_features(existing))
     refuse_another_version(table, existing.schema().fields)
+    refuse_features(table.name, _find_other_statistics(table, existing))
     return True
 
 
 def properties(table: Table) -> dict[str, str]:
     """The properties that a table is created with."""
     indexed = ",".join(column.name for column in columns_with_statistics(table))
-    return {**PROPERTIES, "delta.dataSkippingStatsColumns": indexed}
+    return {**PROPERTIES, _STATISTICS: indexed}
 
 
 def create_table(location: str | PathLike[str], table: Table) -> None:
@@ -136,12 +139,11 @@ def _name_types(fields: Sequence[Field]) -> dict[str, str]:
     return {field.name: field.type.type for field in fields}
 
 
-def refuse_features(name: str, table: DeltaTable) -> None:
-    """Raise ``ConfigurationError``, naming all of them, if the table has features that the jobs do not honour."""
-    unsupported = sorted(set(find_unsupported_features(table)))
-    if unsupported:
+def refuse_features(name: str, unsupported: Iterable[str]) -> None:
+    """Raise ``ConfigurationError``, naming all of them, if a table has features that the jobs do not honour."""
+    if features := sorted({*unsupported}):
         raise ConfigurationError(
-            f"The table {name} has {', '.join(unsupported)}, which jobs do not honour when they write.",
+            f"The table {name} has {', '.join(features)}, which jobs do not honour when they write.",
             "Remove them with ALTER TABLE, or run `reliable-channel rebuild`, which derives the tables again.",
         )
 
@@ -166,6 +168,17 @@ def find_unsupported_features(table: DeltaTable) -> Iterator[str]:
     unreadable = {*(protocol.reader_features or ())} - _READ_FEATURES
     for feature in unknown | unreadable:
         yield f"the table feature {feature}"
+
+
+def _find_other_statistics(table: Table, existing: DeltaTable) -> Iterator[str]:
+    """The columns of which other writers, and maintenance, would keep statistics that readers misread: they take a
+    missing bound of a flag for one that excludes every row (:func:`columns_with_statistics`)."""
+    indexed = existing.metadata().configuration.get(_STATISTICS)
+    unsafe = {*table.names()} - {column.name for column in columns_with_statistics(table)}
+    if indexed is None:
+        yield "statistics of all columns"
+    elif others := sorted(unsafe.intersection(name.strip("` ") for name in indexed.split(","))):
+        yield f"statistics of {', '.join(others)}"
 
 
 def _create(paths: PathSettings, table: Table) -> None:

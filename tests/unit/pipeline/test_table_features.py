@@ -195,6 +195,20 @@ def test_a_property_that_changes_what_writers_owe_is_refused_by_name(
         create_tables(paths, (SDS_MESSAGES,))
 
 
+def test_statistics_that_readers_misread_are_refused(paths: PathSettings) -> None:
+    """Of a flag or bytes: maintenance would write them, and Arrow and DuckDB then skip files that have the rows."""
+    indexed = str(metadata(paths)["configuration"]["delta.dataSkippingStatsColumns"])
+    with_property(paths, **{"delta.dataSkippingStatsColumns": "event_time, `channel_id`"})
+    create_tables(paths, (SDS_MESSAGES,))
+    with_property(paths, **{"delta.dataSkippingStatsColumns": f"{indexed}, `content`"})
+    with pytest.raises(ConfigurationError, match=r"sds_messages has statistics of content, which .*rebuild"):
+        create_tables(paths, (SDS_MESSAGES,))
+    known = {k: v for k, v in metadata(paths)["configuration"].items() if k != "delta.dataSkippingStatsColumns"}
+    changed(paths, {"metaData": {"configuration": known}})
+    with pytest.raises(ConfigurationError, match="sds_messages has statistics of all columns, which"):
+        create_tables(paths, (SDS_MESSAGES,))
+
+
 def test_a_generated_column_is_refused(paths: PathSettings) -> None:
     schema = json.loads(metadata(paths)["schemaString"])
     schema["fields"][0]["metadata"]["delta.generationExpression"] = "upper('t')"
