@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from reliable_channel.lake.commit import delete_rows
+from reliable_channel.lake.read import dataset_of
 from tests.support.doc_blocks import blocks_of
 from tests.support.questions import PAGE
 
@@ -25,7 +26,7 @@ def test_a_stream_of_others_gets_each_new_row_once_beside_maintenance(
     """Rows that were there and expire, and rows that come, with the option of the page; without it the stream ends."""
     acks = tmp_path / "tables" / "acks"
     shutil.copytree(sample_tables / "acks", acks)
-    rows = DeltaTable(acks).to_pyarrow_table()
+    rows = dataset_of(DeltaTable(acks)).to_table()
     code = CODE.replace("build/demo/tables/acks", str(acks)).replace("build/copy", str(tmp_path))
     without = code.replace('.option("skipChangeCommits", "true")', "").replace(str(tmp_path) + "/", f"{tmp_path}/b-")
     without = without.replace(f"{tmp_path}/b-tables", f"{tmp_path}/tables")
@@ -35,6 +36,6 @@ def test_a_stream_of_others_gets_each_new_row_once_beside_maintenance(
     assert delete_rows(DeltaTable(acks), "sender_id = 'alice'")
     write_deltalake(acks, rows.slice(0, 5), mode="append")
     exec(code, {"spark": spark})  # noqa: S102  our own page
-    assert DeltaTable(tmp_path / "acks").to_pyarrow_table().num_rows == rows.num_rows + 5
+    assert dataset_of(DeltaTable(tmp_path / "acks")).count_rows() == rows.num_rows + 5
     with pytest.raises(StreamingQueryException):
         exec(without, {"spark": spark})  # noqa: S102

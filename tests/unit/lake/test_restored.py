@@ -12,7 +12,7 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import list_added_files
-from reliable_channel.lake.read import open_table
+from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.restored import refuse_restored
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ACKS, ENVELOPES, SDS_MESSAGES, Table
@@ -74,7 +74,8 @@ def test_a_change_by_others_may_be_undone_where_no_stream_reads(paths: PathSetti
     open_table(paths, ENVELOPES).delete(predicate)
     restore(paths, ENVELOPES, 2)
     check(paths, ENVELOPES)
-    write_deltalake(open_table(paths, ENVELOPES), open_table(paths, ENVELOPES).to_pyarrow_table(), mode="append")
+    table = open_table(paths, ENVELOPES)
+    write_deltalake(table, dataset_of(table).to_table(), mode="append")
     restore(paths, ENVELOPES, 4)
     append_batch(paths, ENVELOPES, 2)
     check(paths, ENVELOPES)

@@ -17,8 +17,8 @@ MODULES = sorted(
     for module in (Path(reliable_channel.__file__).parent / folder).rglob("*.py")
     # The first swaps directories where they are local, and refuses to where they are not. The second reads the
     # machine's key files. The third keeps a cache in the run's directory, which is always on the driver's own disk, or
-    # where Spark keeps an application's files on the machine of an executor.
-    if module.stem not in {"rebuild", "decryption", "file_index"}
+    # where Spark keeps an application's files on the machine of an executor. The fourth locks checkpoints on a disk.
+    if module.stem not in {"rebuild", "decryption", "file_index", "one_driver"}
 )
 LOCAL = {"pathlib", "shutil", "tempfile", "glob"}
 
