@@ -11,12 +11,14 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import (
     AuthorizationError,
+    IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
     SaslAuthenticationFailedError,
 )
+from kafka.future import Future
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.backoff import Backoff
@@ -198,6 +200,10 @@ def _end(producer: KafkaProducer, timeout_s: float) -> None:
         sender.join(timeout_s)
         with suppress(KafkaError):
             producer.close(timeout=1.0)
+    # A send that waits for a topic's partitions would wait for the whole of max_block_ms: nobody fetches them any more.
+    metadata, closed = producer._metadata, IllegalStateError("The producer was closed.")
+    metadata.request_update = lambda: Future().failure(closed)
+    metadata.failed_update(closed)
 
 
 def reason_of(error: BaseException) -> FailureReason:

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from kafka import TopicPartition
+from kafka.cluster import ClusterMetadata
 from kafka.errors import KafkaTimeoutError, LogTruncationError, MessageSizeTooLargeError, SaslAuthenticationFailedError
 from kafka.future import Future
 from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionManager, TransactionState
@@ -169,6 +170,7 @@ class Refusing:
         self.made.append(self)
         self.closed = False
         self.sent: list[Future] = []
+        self._metadata = ClusterMetadata()
         self._transaction_manager = SimpleNamespace(has_fatal_error=lambda: self.sent and self.sent[0].failed())
 
     def send(self, *_: object, **__: object) -> Future:
@@ -204,6 +206,25 @@ def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(monkeypatch: py
     assert told[2:] == [None]
     producer.close()
     assert Refusing.made[1].closed
+
+
+def test_a_send_that_waits_for_a_topic_does_not_outlast_its_producer() -> None:
+    """A bridge whose producer was made anew meanwhile stood still for a minute: nobody fetches what it waits for."""
+    without_a_broker = {"bootstrap_servers": "127.0.0.1:1", "api_version": (2, 5)}
+    producer, faults = EnvelopeProducer(without_a_broker, max_block_s=10 * WAIT_S), list[SendBufferFull]()
+
+    def send() -> None:
+        try:
+            producer.send(OutRecord("topic", b"key", b"value"), lambda *_: None)
+        except SendBufferFull as fault:
+            faults.append(fault)
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    until(lambda: "topic" in producer._producer._sender._topics_to_add | producer._producer._metadata._topics)
+    producer.close(1.0)
+    sending.join(WAIT_S)
+    assert len(faults) == 1
 
 
 def test_a_producer_without_an_id_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
