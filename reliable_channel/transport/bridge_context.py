@@ -4,8 +4,8 @@ writer."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
@@ -15,6 +15,12 @@ from reliable_channel.transport.evidence import SIGHTINGS_PER_RECORD, gap_record
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.store.model import split
+
+DROPPED_MS = 60_000
+"""Envelopes that Kafka does not take are one gap for each such time, and not one each: anybody can send them."""
+MARGIN_MS = 30_000
+"""Stores are asked for a gap that is wider by this at both ends. That of dropped envelopes begins so much earlier,
+because they were sent before they came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,18 @@ class BridgeContext:
     keeping: threading.Lock = field(default_factory=threading.Lock)
     """Held from the check whether an envelope is new until it is in ``recent``, because a relay and a store may deliver
     it at the same time."""
+
+    def write(self, records: Sequence[OutRecord], sent_within: BridgeGap | None = None) -> None:
+        """Write records to Kafka. Envelopes that are too large for their topic leave a gap that nothing can fill: as
+        long as the one that they were ``sent_within``, or until now. Raises ``Interrupted``."""
+        dropped = self.writer.write(records)
+        if any(one.topic == self.topics.envelopes for one in dropped):
+            now = self.now_ms()
+            gap = BridgeGap(now - now % DROPPED_MS - MARGIN_MS, now, "too_large")
+            if sent_within is not None:
+                gap = replace(gap, from_ms=sent_within.from_ms, to_ms=sent_within.to_ms)
+            self.writer.write([self.gap_record(gap, "unfilled")])
+            self.count("gaps", 1)
 
     def gap_record(
         self, gap: BridgeGap, status: str, recovered: int = 0, stores: Mapping[str, str] | None = None

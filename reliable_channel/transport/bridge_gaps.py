@@ -11,7 +11,7 @@ from dataclasses import replace
 from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.transport.backoff import delay
 from reliable_channel.transport.base import Source, list_hashes
-from reliable_channel.transport.bridge_context import BridgeContext
+from reliable_channel.transport.bridge_context import MARGIN_MS, BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.clock import has_passed
 from reliable_channel.transport.kafka_records import OutRecord, envelope_record
@@ -22,8 +22,6 @@ from reliable_channel.transport.store.rest_node import StoreFault, StoreNodeErro
 _log = logging.getLogger(__name__)
 
 IDLE_S = 1.0
-MARGIN_MS = 30_000
-"""A gap is asked for wider by this at both ends."""
 PROBE_MS = 5_000
 """While the bridge's node does not answer, each store is asked this often whether it does."""
 KEPT_PROBES = 10_000
@@ -116,7 +114,7 @@ class GapFiller:
                 if not isinstance(page, StoreNodeError):
                     _note_answer(outcome, node, page, by_topic=nodes is not None)
                     held.setdefault(node, set()).update(_list_hashes_within(page, gap))
-                    recovered += self._take(page)
+                    recovered += self._take(page, gap)
                 elif page.fault is StoreFault.NEEDS_CONTENT_TOPICS and topics and nodes is None:
                     strict.append(node)
                 else:
@@ -153,8 +151,8 @@ class GapFiller:
             unable[self._bridge.node] = "was_unreachable"
         return {node: why for node, why in unable.items() if node in held}
 
-    def _take(self, page: StorePage) -> int:
-        """Write the new envelopes of a page to Kafka; returns how many there were."""
+    def _take(self, page: StorePage, gap: BridgeGap) -> int:
+        """Write the new envelopes of a page, which were sent in a gap, to Kafka; returns how many there were."""
         new: dict[bytes, OutRecord] = {}
         seen: list[tuple[bytes, str]] = []
         with self._bridge.keeping:
@@ -169,7 +167,7 @@ class GapFiller:
                         self._bridge.topics.envelopes, entry.message, entry.pubsub_topic, Source.STORE
                     )
                     seen += [(one, entry.pubsub_topic) for one in list_hashes(entry)]
-            self._bridge.writer.write([*new.values(), *self._bridge.sightings(seen, Source.STORE, page.node)])
+            self._bridge.write([*new.values(), *self._bridge.sightings(seen, Source.STORE, page.node)], gap)
             self._bridge.recent.add([one for one, _ in seen])
         self._bridge.count("recovered", len(new))
         return len(new)

@@ -94,7 +94,7 @@ class Inbound:
             if one.message_hash in new:
                 seen.setdefault(one.source, []).append((one.message_hash, one.pubsub_topic))
         sightings = [record for source, some in seen.items() for record in self._bridge.sightings(some, source)]
-        self._bridge.writer.write([*new.values(), *sightings])
+        self._bridge.write([*new.values(), *sightings])
         self._bridge.recent.add(new)
         self._bridge.state.note_content_topics(one.message.content_topic for one in batch.envelopes)
         self._bridge.count("received", len(new))

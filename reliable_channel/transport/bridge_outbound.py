@@ -95,7 +95,7 @@ class DispatchBatch:
 
     def write(self) -> None:
         """Write the output; the input records that are done are then safe."""
-        self._bridge.writer.write([*self.records, *self._bridge.sightings(self.sent, Source.SENDER)])
+        self._bridge.write([*self.records, *self._bridge.sightings(self.sent, Source.SENDER)])
         self._bridge.recent.add([envelope_hash for envelope_hash, _ in self.sent])
         self.safe += self.done
         for part in (self.records, self.sent, self.done):

@@ -45,7 +45,8 @@ class BridgeGap:
     """A time span in which envelopes may have been missed: Unix ms of the bridge's clock, both ends included.
 
     ``cause``: ``bridge_restart``, ``node_unreachable`` (also a read that broke off: reading is destructive),
-    ``cache_full``, ``resubscribed``. ``attempts``: how often stores were queried for it."""
+    ``cache_full``, ``resubscribed``, ``too_large`` (envelopes, for their Kafka topic). ``attempts``: how often stores
+    were queried for it."""
 
     from_ms: int
     to_ms: int

@@ -31,28 +31,28 @@ class SafeWriter:
         self._producer = producer
         self._stopping = stopping
 
-    def write(self, records: Sequence[OutRecord]) -> None:
-        """Return when every record is acknowledged; records that the broker rejects as too large are dropped. Raises
-        :class:`Interrupted` when the bridge stops before that."""
+    def write(self, records: Sequence[OutRecord]) -> list[OutRecord]:
+        """Return when every record is acknowledged, except those that the broker rejects as too large: they are
+        dropped, and returned. Raises :class:`Interrupted` when the bridge stops before that."""
         backoff = Backoff(0.5, 10.0)
         left = list(records)
-        dropped = 0
+        dropped: list[OutRecord] = []
         while left:
-            outcomes = self._try(left)
-            dropped += sum(reason is FailureReason.TOO_LARGE for reason in outcomes)
-            left = [
-                record
-                for record, reason in zip(left, outcomes, strict=True)
-                if reason is not None and reason is not FailureReason.TOO_LARGE
-            ]
+            outcomes = [*zip(left, self._try(left), strict=True)]
+            too_large = [record for record, reason in outcomes if reason is FailureReason.TOO_LARGE]
+            left = [record for record, reason in outcomes if reason not in (None, FailureReason.TOO_LARGE)]
+            dropped += too_large
             if left:
                 if self._stopping.is_set():
                     raise Interrupted
+                if too_large:  # the others failed with it, and fit: nothing to wait for
+                    continue
                 wait = backoff.next_wait()
                 _log.warning("Kafka did not take %s records; again in %.1f s", len(left), wait)
                 self._stopping.wait(wait)
         if dropped:
-            _log.error("%s envelopes are over the broker's size limit and were dropped", dropped)
+            _log.error("%s records are over the broker's size limit and were dropped", len(dropped))
+        return dropped
 
     def _try(self, records: Sequence[OutRecord]) -> list[FailureReason | None]:
         outcomes: list[FailureReason | None] = [FailureReason.UNREACHABLE] * len(records)

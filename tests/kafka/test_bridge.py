@@ -29,6 +29,7 @@ from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
 from tests.support.environment import environment
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
+from tests.support.odd_topics import configure
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kafka
@@ -127,6 +128,20 @@ def bridge(here: Settings) -> Iterator[Bridge]:
     running.stop()
     running.stop()
     assert running.failure is None
+
+
+def test_what_does_not_fit_into_its_topic_is_a_gap_and_keeps_nothing_else_out(
+    bridge: Bridge, here: Settings, network: FakeWakuNetwork
+) -> None:
+    """Every such envelope was a wait of up to ten seconds for all others, and recorded nowhere."""
+    configure(here, here.kafka.topics.envelopes, max_message_bytes="10000")
+    for number in range(3):
+        publish(network, bytes(50_000 + number))
+        publish(network, b"%d" % number)
+    until(lambda: bridge.status().received == 6)
+    assert [one.message.payload for one in envelopes(here)] == [b"0", b"1", b"2"]
+    assert {record["status"] for record in evidence(here) if record["cause"] == "too_large"} == {"unfilled"}
+    assert bridge.status().open_gaps == 0
 
 
 def test_what_the_node_receives_is_in_kafka_once_with_key_and_headers(

@@ -138,7 +138,7 @@ QUARANTINE = Table(
 SOURCE_GAPS = Table(
     "source_gaps",
     "Observation gaps: Kafka offsets lost to retention, deletion or compaction, and times when a bridge was not"
-    " listening. The markers of transactions and aborted records are none.",
+    " listening, or could not copy an envelope. The markers of transactions and aborted records are none.",
     "jobs/ingest.py, jobs/evidence.py",
     (
         columns.KAFKA_TOPIC,
@@ -155,7 +155,8 @@ SOURCE_GAPS = Table(
             "cause",
             "STRING",
             "offset_jump: Kafka had deleted the offsets; compaction: records of a compacted topic may be among them;"
-            " of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed",
+            " of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed, too_large (an envelope for its"
+            " Kafka topic)",
             example="offset_jump",
         ),
         Column(

@@ -19,7 +19,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Admitted, RateLimitConfig, Traffic
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
-from reliable_channel.evidence.intake import EvidenceRecord, read_position, write
+from reliable_channel.evidence.intake import EvidenceRecord, convert_record, read_position, write
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
@@ -65,12 +65,14 @@ class Written(SafeWriter):
         self.records: list[OutRecord] = []
         self.before_write: Callable[[], None] | None = None
         """Called once."""
+        self.max_bytes = 1_000_000
 
-    def write(self, records: Sequence[OutRecord]) -> None:
+    def write(self, records: Sequence[OutRecord]) -> list[OutRecord]:
         before, self.before_write = self.before_write, None
         if before is not None:
             before()
-        self.records += records
+        self.records += [one for one in records if len(one.value) <= self.max_bytes]
+        return [one for one in records if len(one.value) > self.max_bytes]
 
     def payloads(self) -> list[bytes]:
         found = [read_record(r.value, r.headers) for r in self.records if r.topic == "envelopes"]
@@ -773,6 +775,36 @@ def fill(bridge: Parts, cause: str, *stores: StoreNode) -> tuple[str, dict[str, 
     bridge.filler.step()
     (*_, last) = bridge.written.gaps()
     return last["status"], last["stores"]
+
+
+@pytest.mark.parametrize("way", ["received", "dispatched", "of a store"])
+def test_an_envelope_that_does_not_fit_into_its_topic_is_a_gap_of_its_time(
+    parts: Callable[..., Parts], way: str
+) -> None:
+    """It was a line in the log: its message was *missing*, without a cause."""
+    bridge = parts()
+    bridge.inbound.step()
+    bridge.written.max_bytes = 10_000
+    sent_ms = bridge.context.now_ms()
+    if way == "received":
+        bridge.publish(bytes(20_000), b"fits")
+        bridge.inbound.step()
+    elif way == "dispatched":
+        dispatcher = Outbound(bridge.api.relay_publish, bridge.context)
+        dispatcher.dispatch([asked(bytes(20_000)), asked(b"fits")], threading.Event())
+        assert [one.status for one in results(bridge)] == ["accepted"] * 2
+    else:
+        bridge.fake.restart()
+        bridge.publish(bytes(20_000), b"fits")
+        bridge.inbound.step()
+        bridge.clock.advance(3_600_000)
+        bridge.gap_over()
+    bridge.inbound.step()
+    assert bridge.written.payloads() == [b"fits"]
+    made = [convert_record(EvidenceRecord(0, 0, one.value), "envelopes") for one in bridge.written.records]
+    (gap,) = [row for _, rows in filter(None, made) for row in rows if row.get("cause") == "too_large"]
+    assert gap["status"] == "unfilled"
+    assert gap["from_time"] <= sent_ms * 1000 <= gap["to_time"] < (sent_ms + 3_600_000) * 1000
 
 
 def test_the_node_that_was_down_proves_nothing_about_its_own_outage(parts: Callable[..., Parts]) -> None:
