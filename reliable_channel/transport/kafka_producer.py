@@ -131,8 +131,11 @@ class EnvelopeProducer:
         future.add_errback(on_error)
 
     def _await_producer(self, wait_s: float) -> KafkaProducer:
-        """The producer, once it is renewed after a refusal."""
+        """The producer, once it is renewed after a refusal. One that was made while rights were missing has failed from
+        the beginning; where there is time, Kafka is asked again instead of reporting what it said then."""
         with self._changed:
+            if wait_s > 0:
+                self._renew_if_failed(self._producer)
             if not self._changed.wait_for(lambda: self._renewing is None, wait_s):
                 raise SendBufferFull("Kafka refused a record, and cannot be reached again.", "Try again later.")
             return self._producer

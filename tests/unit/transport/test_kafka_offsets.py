@@ -171,7 +171,10 @@ class Refusing:
         self.closed = False
         self.sent: list[Future] = []
         self._metadata = ClusterMetadata()
-        self._transaction_manager = SimpleNamespace(has_fatal_error=lambda: self.sent and self.sent[0].failed())
+        self.has_no_rights = False
+        self._transaction_manager = SimpleNamespace(
+            has_fatal_error=lambda: self.has_no_rights or (self.sent and self.sent[0].failed())
+        )
 
     def send(self, *_: object, **__: object) -> Future:
         self.sent.append(Future())
@@ -206,6 +209,19 @@ def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(monkeypatch: py
     assert told[2:] == [None]
     producer.close()
     assert Refusing.made[1].closed
+
+
+def test_a_send_that_may_wait_is_not_refused_for_rights_that_were_missing_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one after they were granted was, and the bridge waited once more before it tried again."""
+    monkeypatch.setattr(kafka_producer, "KafkaProducer", Refusing)
+    monkeypatch.setattr(Refusing, "made", [])
+    producer = EnvelopeProducer({})
+    Refusing.made[0].has_no_rights = True
+    producer.send(OutRecord("topic", b"key", b"value"), lambda *_: None, max_wait_s=WAIT_S)
+    assert [len(each.sent) for each in Refusing.made] == [0, 1]
+    producer.close()
 
 
 def test_a_send_that_waits_for_a_topic_does_not_outlast_its_producer() -> None:
