@@ -29,6 +29,7 @@ ELSEWHERE = {
     "demo.md": "no commands of its own",
     "glossary.md": "no commands",
     "examples/index.md": "tests/docs/test_examples.py runs the programs",
+    "howto/erase.md": "tests/spark/test_erase_page.py runs it",
     "howto/deploy.md": "tests/unit/test_deploy.py checks its files; they need containers, systemd or a cluster",
     "howto/logos-delivery.md": "no commands before a message of such a peer is in quarantine",
     "howto/node-logs.md": "tests/docs/test_node_logs_page.py runs it in one shell",

@@ -257,7 +257,9 @@ def test_a_client_of_others_in_the_group_of_a_participant_is_named(
     """It was "Kafka does not answer"; where the other one had read, the participant continued without a word."""
     group, options = f"g-{topic}", broker.kafka.clients().consumer
     write(broker, topic, ["read by the other one"])
-    with closing(KafkaConsumer(topic, **options, group_id=group, auto_offset_reset="earliest")) as other:
+    with closing(KafkaConsumer(**options, group_id=group, auto_offset_reset="earliest")) as other:
+        until(lambda: other.partitions_for_topic(topic))  # where it joins before it knows them, it never gets one
+        other.subscribe([topic])
         until(lambda: bool(other.poll(200)))
         with pytest.raises(EnvironmentFault) as fault:
             Participant(broker, topic).node.start()
