@@ -448,9 +448,12 @@ class ReliableChannel:
         owed = False
         with contextlib.suppress(Exception):  # _guard has recorded and reported it
             owed = self._guard(self._cycle.acknowledge)
-        if owed and self._threaded and threading.current_thread() is not self._worker:
-            self._cycle.work.set()
-            self.flush(ACKNOWLEDGE_TIMEOUT_S)
+        if owed and self._threaded:
+            if threading.current_thread() is self._worker:
+                self._cycle.await_reports(ACKNOWLEDGE_TIMEOUT_S)
+            else:
+                self._cycle.work.set()
+                self.flush(ACKNOWLEDGE_TIMEOUT_S)
 
     # ---- the worker --------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ Everything here is guarded by one lock. It has no thread of its own: the handle
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -214,6 +215,18 @@ class ChannelCycle:
             (outcome,) = self._take([Closing(now)])
             self._perform(now)
         return any(isinstance(effect, SdsDispatch) for effect in outcome.effects)
+
+    def await_reports(self, timeout_s: float) -> None:
+        """Wait until the node has reported on all that is in flight. For a callback, during which no cycle takes the
+        reports: whoever closes its channel there may stop the node next, which then sends nothing more."""
+        end = time.monotonic() + timeout_s
+        while not self._is_all_reported() and (left := end - time.monotonic()) > 0:
+            self.work.wait(left)
+            self.work.clear()
+
+    def _is_all_reported(self) -> bool:
+        reported = {each.request_id for each in tuple(self._results) if isinstance(each, DispatchReport)}
+        return self.outgoing.in_flight.keys() <= reported
 
     def stop(self) -> None:
         """Store what has arrived, and forget which envelopes wait or are in flight: the machine still knows them. With

@@ -21,6 +21,7 @@ from reliable_channel.channel import (
     MessageReceived,
     ReliableChannel,
     ReliableChannelConfig,
+    SendState,
     SqlitePersistence,
     create_reliable_channel,
 )
@@ -55,6 +56,8 @@ class Pumped:
         self._channels: list[ReliableChannel] = []
         self.network = MemoryNetwork(clock=SystemClock())
         self._ended = threading.Event()
+        self.pumping = threading.Lock()
+        """Who holds it keeps the network from carrying anything."""
         self._thread = threading.Thread(target=self._run)
         for name in ("alice", "bob"):
             self.network.node(name).start()
@@ -62,7 +65,8 @@ class Pumped:
 
     def _run(self) -> None:
         while not self._ended.wait(0.002):
-            self.network.pump()
+            with self.pumping:
+                self.network.pump()
 
     def channel(self, name: str, config: ReliableChannelConfig | None = None) -> ReliableChannel:
         channel = create_reliable_channel(self.network.node(name), CHANNEL, TOPIC, name, config=config or quick())
@@ -175,6 +179,29 @@ def test_closing_from_a_callback_and_from_many_threads_is_fine(pumped: Pumped) -
         thread.join(WAIT_S)
     assert alice.is_closed
     end_of_callbacks()
+
+
+def test_closing_from_a_callback_waits_until_the_node_has_sent_the_acknowledgement(pumped: Pumped) -> None:
+    """`listen --count` stops its node next: the acknowledgement waited there, and the sender never learned of it."""
+    alice, bob = pumped.channel("alice"), pumped.channel("bob")
+    called, closed = threading.Event(), threading.Event()
+
+    def leave(_: MessageReceived) -> None:
+        pumped.pumping.acquire()
+        called.set()
+        bob.close()
+        closed.set()
+
+    bob.on_message_received(leave)
+    request_id = alice.send(b"the last one")
+    assert called.wait(WAIT_S)
+    try:
+        assert not closed.wait(0.2)
+    finally:
+        pumped.pumping.release()
+    assert closed.wait(WAIT_S)
+    pumped.network.node("bob").stop()
+    until(lambda: alice.send_state(request_id) is SendState.DELIVERED)
 
 
 def test_callbacks_that_close_each_others_channel_at_once_both_end(pumped: Pumped) -> None:
