@@ -104,6 +104,10 @@ class Shares(Generic[K]):
                 share.stated = rank
                 heapq.heapreplace(largest, (rank, owner))
 
+    def find_surplus(self) -> K | None:
+        """The oldest key of the owner that holds most, which stays; ``None`` unless the bound is exceeded."""
+        return self.oldest_of(self.greediest()) if self.is_over() else None
+
     def take_surplus(self) -> K | None:
         """Remove and return the oldest key of the owner that holds most; ``None`` unless the bound is exceeded."""
         if self.surplus <= 0:

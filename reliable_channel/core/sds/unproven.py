@@ -75,8 +75,7 @@ class Unproven:
     def surplus(self) -> str | None:
         """The id whose doubt must end because the bound is exceeded."""
         # Ended early, not refused: others that fill a memory cost nobody a message (docs/sds.md, *Limits*).
-        shares = self._shares
-        return shares.oldest_of(shares.greediest()) if shares.is_over() else None
+        return self._shares.find_surplus()
 
     def next_due(self) -> int | None:
         """When the next doubt ends (ms)."""

@@ -102,9 +102,8 @@ class ChunkGate:
         out: list[ReceivedChunk | ChunkDiscarded] = []
         if not self._is_linked(chunk):
             self._wait(chunk, now + self._timeout)
-            shares = self._waiting_shares
-            while shares.is_over():
-                out.append(self._discard(shares.oldest_of(shares.greediest()), expired=False))
+            while (oldest := self._waiting_shares.find_surplus()) is not None:
+                out.append(self._discard(oldest, expired=False))
             return out
         ready = [chunk]
         while ready:
@@ -184,10 +183,9 @@ class ChunkGate:
         self._verified[key, sds_id] = until
         if is_last_data:
             self._last_data[key[0], key[1], sds_id] = None
-        shares = self._link_shares
-        shares.add((key, sds_id), get_sender(key[0]), 1)
-        while shares.is_over():
-            self._drop_link(shares.oldest_of(shares.greediest()))
+        self._link_shares.add((key, sds_id), get_sender(key[0]), 1)
+        while (oldest := self._link_shares.find_surplus()) is not None:
+            self._drop_link(oldest)
 
     def _drop_link(self, link: _Link) -> None:
         (scope, whole, _), sds_id = link

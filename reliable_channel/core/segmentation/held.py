@@ -186,8 +186,8 @@ class HeldSets:
         """Forget completed and lost sets above the bounds: the oldest of the sender that has most, so that nobody makes
         this forget those of others."""
         for shares in self._shares.values():
-            while shares.is_over():
-                self.forget(shares.oldest_of(shares.greediest()))
+            while (oldest := shares.find_surplus()) is not None:
+                self.forget(oldest)
 
     def order_sends(self, next_send: dict[SetKey, int]) -> None:
         """Finish loading: sort each key's sends in the order they began, and restore the counters that cannot be
