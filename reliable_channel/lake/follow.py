@@ -166,10 +166,15 @@ def read_commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | N
     return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
 
 
+def get_commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The information that a commit has of itself; empty if it has none."""
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
 def list_appended(table: Table, actions: Sequence[dict[str, Any]]) -> dict[str, int] | None:
     """The files that a commit with these actions appended, and their rows; ``None`` if it changed or deleted rows."""
     adds = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
-    about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    about = get_commit_info(actions)
     if about.get("operation") == RESTORE:
         return None
     if not any(action.get("remove", {}).get("dataChange") for action in actions):

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import filesystem
-from reliable_channel.lake.follow import RESTORE, list_appended, read_commit
+from reliable_channel.lake.follow import RESTORE, get_commit_info, list_appended, read_commit
 from reliable_channel.lake.history import appends
 from reliable_channel.lake.tables import CLOCK, ENVELOPES, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
 
@@ -37,7 +37,7 @@ def refuse_restored(paths: PathSettings, table: Table, opened: DeltaTable) -> No
     files, root = filesystem(paths.table(table.name))
     for version in range(opened.version(), 0, -1):
         actions = read_commit(files, root, version) or []
-        about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        about = get_commit_info(actions)
         if about.get("operation") == RESTORE:
             remedy = ELSEWHERE if table in (ENVELOPES, CLOCK) else REBUILD
             instead = remedy[0].upper() + remedy[1:]
