@@ -47,7 +47,9 @@ _HASHES = ("entire_message_hash", "envelope_hash")
 WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
 OF_A_BRIDGE = -1
 """The partition of a bridge's gap: it has none."""
-BRIDGE_CAUSES = frozenset({"bridge_restart", "node_unreachable", "cache_full", "resubscribed", "too_large"})
+BRIDGE_CAUSES = frozenset(
+    {"bridge_restart", "bridge_suspended", "node_unreachable", "cache_full", "resubscribed", "too_large"}
+)
 
 
 class Collected(NamedTuple):

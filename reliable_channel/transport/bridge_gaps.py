@@ -147,7 +147,8 @@ class GapFiller:
         for node, times in self._unreachable.items():
             if any(gap.from_ms <= at <= gap.to_ms for at in times):
                 unable[node] = "was_unreachable"
-        if gap.cause == "node_unreachable" and self._stores.includes(self._bridge.node):
+        is_down = gap.cause in ("node_unreachable", "bridge_suspended")  # it may have slept on the same machine
+        if is_down and self._stores.includes(self._bridge.node):
             unable[self._bridge.node] = "was_unreachable"
         return {node: why for node, why in unable.items() if node in held}
 

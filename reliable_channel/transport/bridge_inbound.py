@@ -23,6 +23,12 @@ LAST_READS = 20
 """The maximum number of reads of an orderly stop, which ends with the first empty one."""
 SAVE_INTERVAL_MS = 1_000
 """How often an acknowledgement without envelopes is written to disk."""
+SLEPT_MS = 60_000
+"""A longer time (ms) from the end of one read to that of the next, the wait between them apart, was a sleep of the
+machine."""
+UNKNOWN_MS = 86_400_000
+"""How far back (ms) a gap begins if the clock was set back, so that nobody knows since when it lasts: as far as
+participants ask stores (``query_window_ms``)."""
 
 
 class Inbound:
@@ -36,6 +42,8 @@ class Inbound:
         self._poll_s = poll_s
         self._backoff = Backoff(0.5, min(max_backoff_s, REJOIN_MAX_S))
         self._saved_ms = 0
+        self._next_ms: int | None = None
+        """When the next read is to begin."""
         self._restarted = bridge.state.acknowledged_ms is not None
         self.reachable = False
         self.ever_reachable = False
@@ -53,6 +61,11 @@ class Inbound:
 
     def step(self) -> float:
         """Do one read and process its result; returns the seconds to wait before the next."""
+        wait_s = self._read()
+        self._next_ms = self._bridge.now_ms() + round(wait_s * 1000)
+        return wait_s
+
+    def _read(self) -> float:
         started_ms = self._bridge.now_ms()
         wait = self._poll_s
         fault, retry_after_s = "", 0.0
@@ -60,6 +73,9 @@ class Inbound:
             batch = self._receiver.read(self._bridge.topics.waku)
         except ReadInterrupted as error:
             batch, fault, retry_after_s = error.partial, error.cause, error.retry_after_s
+        ended_ms = self._bridge.now_ms()
+        if has_slept := self._next_ms is not None and ended_ms - self._next_ms > SLEPT_MS:
+            started_ms = ended_ms  # perhaps in the middle of this read
         with self._bridge.keeping:
             self._keep(batch)  # also after a fault: reading has removed them from the node
         if fault:
@@ -69,7 +85,7 @@ class Inbound:
             return self._backoff.next_wait(retry_after_s)
         if self.fault:
             _log.warning("The node is read again. Failed attempts: %d.", self._backoff.faults)
-        self._record_gaps(batch, started_ms)
+        self._record_gaps(batch, started_ms, has_slept)
         self.reachable, self.ever_reachable, self.fault = True, True, ""
         self._bridge.subscribed.set()
         self._backoff.reset()
@@ -99,20 +115,23 @@ class Inbound:
         self._bridge.state.note_content_topics(one.message.content_topic for one in batch.envelopes)
         self._bridge.count("received", len(new))
 
-    def _record_gaps(self, batch: Batch, started_ms: int) -> None:
+    def _record_gaps(self, batch: Batch, started_ms: int, has_slept: bool) -> None:
         """End the current gap after a successful read: one outage is one gap.
 
         If both the bridge and the node were down, the bridge is the cause, because what the node did meanwhile is
-        unknown. A node that was down has also lost the subscription, which is then not a separate cause."""
+        unknown. A node that was down has also lost the subscription, which is then not a separate cause. So may one
+        that slept on the same machine have, whose cache then holds no more than it held before."""
         if self._restarted:
             cause = "bridge_restart"
         elif self._backoff.faults:
             # Also when the node lived on: an answer that broke off had been taken out of its cache.
             cause = "node_unreachable"
         else:
-            cause = batch.maybe_lost
+            cause = "bridge_suspended" if has_slept else batch.maybe_lost
         begin = self._bridge.state.acknowledged_ms
         if cause and begin is not None:
+            if begin > started_ms:  # the clock was set back
+                begin = started_ms - (UNKNOWN_MS if self._restarted or self._backoff.faults else 0)
             gap = self._bridge.state.open_gap(BridgeGap(begin, started_ms, cause))
             self._bridge.writer.write([self._bridge.gap_record(gap, "open")])
             self._bridge.count("gaps", 1)

@@ -47,6 +47,8 @@ MAX_AHEAD_BYTES = 64 * 1024 * 1024
 """The maximum number of records read beyond the first that waits for the rate limit, and of the bytes that wait."""
 GIVE_UP_AFTER_MS = 600_000
 """An envelope that the node cannot take is given up after this time, with a record."""
+LONGEST_ATTEMPT_MS = 60_000
+"""An attempt that took longer (ms) was interrupted by a sleep of the machine."""
 RLN_INTERVAL_MS = 30_000
 """How often a node is asked whether RLN is on."""
 
@@ -347,8 +349,9 @@ class Outbound:
         record = pending.record
         message = self._renew_stamp(record.message)
         backoff = Backoff(0.5, self._policy.max_backoff_s)
-        begun_ms = self._bridge.now_ms()
+        tried_ms = 0
         while True:
+            before_ms = self._bridge.now_ms()
             # Before it is out: its echo, or a store, may be quicker than its copy.
             envelope_hash = message_hash(record.pubsub_topic, message)
             self._bridge.recent.claim(envelope_hash)
@@ -363,8 +366,9 @@ class Outbound:
             if outcome.reason is None:
                 return message, outcome
             self._limit.note_refusal(outcome.detail, self._bridge.node)
-            over = has_passed(GIVE_UP_AFTER_MS, begun_ms, self._bridge.now_ms())
-            final = over or outcome.reason not in RETRIABLE
+            # Not by the time since the first attempt: the machine may have slept, or its clock have been set back.
+            tried_ms += min(max(0, self._bridge.now_ms() - before_ms), LONGEST_ATTEMPT_MS)
+            final = tried_ms >= GIVE_UP_AFTER_MS or outcome.reason not in RETRIABLE
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
                 event = "failed" if final else "rate_limited"
                 batch.records.append(self._make_evidence(event, pending, message, outcome.reason.value, outcome.detail))
@@ -374,11 +378,11 @@ class Outbound:
                 self._bridge.count("failed", 1)
                 return message, outcome
             batch.write()
-            wait_s, before_ms = backoff.next_wait(outcome.retry_after_s), self._bridge.now_ms()
+            wait_s = backoff.next_wait(outcome.retry_after_s)
             if batch.stopping.wait(wait_s):
                 self._bridge.recent.release(envelope_hash)
                 return message, None
-            begun_ms += max(0, self._bridge.now_ms() - before_ms - round(wait_s * 1000))  # a machine that slept
+            tried_ms += round(wait_s * 1000)
             fresh = self._renew_stamp(message)
             if fresh is not message:
                 self._bridge.recent.release(envelope_hash)  # should it be out after all, it is an envelope of its own

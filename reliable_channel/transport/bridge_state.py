@@ -44,9 +44,9 @@ _VERSION = 2
 class BridgeGap:
     """A time span in which envelopes may have been missed: Unix ms of the bridge's clock, both ends included.
 
-    ``cause``: ``bridge_restart``, ``node_unreachable`` (also a read that broke off: reading is destructive),
-    ``cache_full``, ``resubscribed``, ``too_large`` (envelopes, for their Kafka topic). ``attempts``: how often stores
-    were queried for it."""
+    ``cause``: ``bridge_restart``, ``bridge_suspended`` (its machine slept), ``node_unreachable`` (also a read that
+    broke off: reading is destructive), ``cache_full``, ``resubscribed``, ``too_large`` (envelopes, for their Kafka
+    topic). ``attempts``: how often stores were queried for it."""
 
     from_ms: int
     to_ms: int

@@ -155,8 +155,8 @@ SOURCE_GAPS = Table(
             "cause",
             "STRING",
             "offset_jump: Kafka had deleted the offsets; compaction: records of a compacted topic may be among them;"
-            " of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed, too_large (an envelope for its"
-            " Kafka topic)",
+            " of a bridge: bridge_restart, bridge_suspended (its machine slept), node_unreachable, cache_full,"
+            " resubscribed, too_large (an envelope for its Kafka topic)",
             example="offset_jump",
         ),
         Column(

@@ -46,7 +46,7 @@ from reliable_channel.transport.store.client import RetryPolicy, StoreClient, St
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
 from reliable_channel.transport.store.source import MemorySource, read_page
-from reliable_channel.transport.waku_api import Published, WakuApi
+from reliable_channel.transport.waku_api import Published, Read, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln
 from reliable_channel.transport.waku_receiver import WakuReceiver
 from tests.support.fake_waku_faults import Dialect
@@ -198,6 +198,63 @@ def test_what_is_safe_is_not_in_the_future_after_the_clock_was_set_back(parts: C
     assert bridge.state.acknowledged_ms == bridge.context.now_ms(), "else a gap after a crash would begin in the future"
 
 
+@pytest.mark.parametrize("asleep_in", ["the wait", "a read"])
+def test_a_sleep_of_the_machine_is_a_gap_that_its_own_node_cannot_fill(
+    parts: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, asleep_in: str
+) -> None:
+    """The node slept, too: it has kept the subscription, and its cache is not full. What was sent meanwhile was
+    missing without a cause, and no store was asked for it."""
+    bridge = parts("nwaku")
+    bridge.inbound.step()
+    asleep_at = bridge.context.now_ms()
+    read = bridge.api.relay_read
+
+    def read_asleep(topic: str) -> Read:
+        bridge.clock.advance(8 * 3_600_000)
+        return read(topic)
+
+    if asleep_in == "the wait":
+        bridge.clock.advance(8 * 3_600_000)
+        bridge.inbound.step()
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(bridge.api, "relay_read", read_asleep)
+            bridge.inbound.step()
+    bridge.inbound.step()
+    (gap,) = bridge.state.gaps
+    assert gap == BridgeGap(asleep_at, bridge.context.now_ms(), "bridge_suspended")
+    ask_own_and(bridge, at(asleep_at + 3_600_000, b"missed"))
+    assert bridge.written.payloads() == [b"missed"]
+    *_, last = bridge.written.gaps()
+    assert (last["status"], last["stores"]) == (
+        "filled",
+        {bridge.fake.url: "was_unreachable", "elsewhere": "complete"},
+    )
+    made = [convert_record(EvidenceRecord(0, 0, one.value), "envelopes") for one in bridge.written.records]
+    causes = {row.get("cause") for _, rows in filter(None, made) for row in rows} - {None}
+    assert causes == {"bridge_suspended"}
+
+
+def test_the_gap_of_a_bridge_whose_clock_was_set_back_while_it_was_away_is_filled(parts: Callable[..., Parts]) -> None:
+    """It ended before it began, and stores were asked for nothing."""
+    bridge = parts("nwaku")
+    bridge.clock.advance(3_600_000)
+    bridge.inbound.step()
+    bridge.clock.advance(-1_800_000)
+    Inbound(WakuReceiver(bridge.api, Mode.RELAY, bridge.clock), bridge.context).step()
+    assert [gap.cause for gap in bridge.state.gaps] == ["bridge_restart"]
+    ask_own_and(bridge, at(bridge.context.now_ms() - 600_000, b"missed"))
+    assert bridge.written.payloads() == [b"missed"]
+
+
+def ask_own_and(bridge: Parts, message: WakuMessage) -> None:
+    """Ask the bridge's own node, and a store elsewhere that has a message, for the open gap."""
+    own = RestStoreNode(BoundedHttp(bridge.fake.url, 0.3))
+    stores = StoreClient([own, OtherStore("elsewhere", message)], RetryPolicy(1))
+    bridge.filler = GapFiller(stores, bridge.context, settle_ms=0)
+    bridge.gap_over()
+
+
 def test_envelopes_of_one_timestamp_keep_the_order_of_the_node(parts: Callable[..., Parts]) -> None:
     bridge = parts()
     bridge.inbound.step()
@@ -289,32 +346,38 @@ def test_an_envelope_that_no_node_takes_is_given_up_although_the_clock_was_set_b
     bridge = parts()
     bridge.inbound.step()
 
-    class SetBack(threading.Event):
-        waits = 0
+    waits: list[float] = []
 
+    class SetBack(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            self.waits += 1
-            bridge.clock.advance(-86_400_000 if self.waits == 1 else 1_000)
-            return self.waits > 3
+            assert timeout
+            waits.append(timeout)
+            bridge.clock.advance(-86_400_000 if len(waits) == 1 else timeout * 1_000)
+            return len(waits) > 100
 
     def publish(_topic: str, message: WakuMessage) -> Published:
         return Published(FailureReason.NO_PEERS, "nobody")
 
     Outbound(publish, bridge.context).dispatch([asked(b"x")], SetBack())
     assert [one.status for one in results(bridge)] == ["failed"]
+    assert 600 <= sum(waits) < 620, "not at once, either"
 
 
-def test_an_envelope_that_waited_while_the_machine_slept_is_not_given_up_for_that(parts: Callable[..., Parts]) -> None:
+@pytest.mark.parametrize("asleep_in", ["the wait", "the attempt"])
+def test_an_envelope_that_waited_while_the_machine_slept_is_not_given_up_for_that(
+    parts: Callable[..., Parts], asleep_in: str
+) -> None:
     bridge = parts()
     bridge.inbound.step()
     answers = [Published(FailureReason.NO_PEERS, "nobody")] * 2
 
     class Asleep(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            bridge.clock.advance(86_400_000)
+            bridge.clock.advance(86_400_000 if asleep_in == "the wait" else 500)
             return False
 
     def publish(_topic: str, message: WakuMessage) -> Published:
+        bridge.clock.advance(86_400_000 if asleep_in == "the attempt" else 1)
         return answers.pop() if answers else Published()
 
     Outbound(publish, bridge.context).dispatch([asked(b"x")], Asleep())
