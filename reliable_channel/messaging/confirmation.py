@@ -156,7 +156,10 @@ class Confirmation:
         unconfirmed = []
         for record in self._ledger.records.read_unconfirmed(topics, now - WINDOW_MS):
             since = to_confirm.get((record.pubsub_topic, record.message.content_topic))
-            if since is not None and (record.request_id is not None or record.created_ms >= since):
+            if since is None:
+                continue
+            is_earlier = record.created_ms < since <= now  # a subscription of the future: the clock was set back
+            if record.request_id is not None or not is_earlier:
                 unconfirmed.append(record)
         return unconfirmed
 

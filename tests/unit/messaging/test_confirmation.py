@@ -59,6 +59,17 @@ def test_the_store_is_asked_again_a_minute_after_the_clock_was_set_back(new_worl
     assert len(asked.queries) >= before + 2
 
 
+def test_what_arrives_after_the_clock_was_set_back_is_confirmed(new_world: Callable[..., World]) -> None:
+    """By the wrong clock it came before its subscription."""
+    world = new_world(store_confirmation=True)
+    world.clock.advance(24 * 60 * MINUTE)
+    world.subscribe()
+    world.clock.advance(-24 * 60 * MINUTE)
+    world.arrives()
+    world.run(2 * MINUTE)
+    assert [record.stored for record in world.node.get_by_content_topic(CONTENT)] == [True]
+
+
 def test_a_message_that_the_store_has_becomes_stored_for_good(new_world: Callable[..., World]) -> None:
     world = new_world(store_confirmation=True, confirm_content_topics=(CONTENT,))
     world.arrives()
