@@ -228,9 +228,10 @@ class SdsChannel:
         state = self._state
         if state.sync is not None:
             state.open(now)
+            due = self.next_due()  # also of a sync message that is skipped
             state.sync.skip_to(now)
-            if (due := self.next_due()) is not None and due < now - late_ms:
-                state.outgoing.renew_last_waits(now)
+            if due is not None and due < now - late_ms:
+                state.outgoing.wake(now, now - due)
                 state.incoming.wake(now, now - due)
                 state.unproven.wake(now - due)
         due = self.next_due()

@@ -210,10 +210,12 @@ class OutgoingBuffer:
             if segment.queued_at is not None:
                 segment.queued_at = now
 
-    def renew_last_waits(self, now: int) -> None:
-        """Let the last waits that ended before ``now`` begin anew, once: nobody ran, so nobody heard an
-        acknowledgement."""
+    def wake(self, now: int, slept_ms: int) -> None:
+        """After a sleep, let the last waits that ended in it begin anew, once: nobody ran, so nobody heard an
+        acknowledgement. Nor is it a time that a dispatch took."""
         for segment in self.open_segments():
+            if segment.queued_at is not None:
+                segment.queued_at = min(now, segment.queued_at + slept_ms)
             if segment.attempts == self._config.max_retransmissions and segment.due is not None and segment.due < now:
                 segment.attempts += 1
                 self._restart(segment, now)

@@ -313,6 +313,27 @@ def test_a_sleep_counts_once_also_if_a_retransmission_was_due_in_it() -> None:
     assert len(bob.of(IrretrievableMessage)) == 1
 
 
+def test_a_sleep_before_a_dispatch_does_not_put_off_its_retransmission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as a slow dispatch, whose acknowledgement is waited for twice as long, up to forty minutes."""
+    world = World()
+    world.network.store_keeps = lambda _: False
+    alice, bob = world.join("alice"), world.join("bob", quick(sds={"repair": False}))
+    world.run(1_000)
+    with monkeypatch.context() as full:
+        full.setattr(world.node("alice"), "send", refuse)
+        alice.channel.send(b"waits")
+        world.run(1_000)
+        del world.recorders["alice"]
+        world.run(600 * MINUTE_MS, step_ms=MINUTE_MS)
+    world.recorders["alice"] = alice
+    world.blocked.add("bob")
+    world.run(2_000)
+    assert [b"waits" in message.payload for message in world.node("alice").sent].count(True) == 1
+    world.blocked.clear()
+    world.run(3 * MINUTE_MS)
+    assert bob.payloads == [b"waits"]
+
+
 def test_a_send_ends_although_its_sender_is_late_again_and_again() -> None:
     """As a channel is whose callback takes three minutes each time."""
     world = World()
