@@ -110,6 +110,8 @@ class ChannelCycle:
         """Whether the channel is started: it takes what a store has."""
         self.heard_at = 0
         """When (Unix ms) an envelope of another channel on the topic was heard: until then this one missed nothing."""
+        self.unsure_since: int | None = None
+        """Since when (Unix ms) something that a store has may have been missed before the channel stopped."""
         self.retrieval = retrieval
         self._check = check
         self._queries = StoreQueries(retrieval, config)
@@ -184,8 +186,11 @@ class ChannelCycle:
     def open(self) -> None:
         """Start: dispatch unacknowledged segments again, and query a store for what was missed."""
         with self.lock:
-            self._take([Opened(self._now())])
-        self.catch_up()
+            now = self._now()
+            is_set_back = self.machine.is_ahead_of(now)
+            self._take([Opened(now)])
+        # By a clock that was set back nobody knows since when the channel was away.
+        self.catch_up(0 if is_set_back else None)
         self.work.set()
 
     def run(self) -> int | None:
@@ -234,7 +239,9 @@ class ChannelCycle:
         with self.lock:
             try:
                 self._keep_arrivals()
-                self.machine.last_active = max(self.machine.last_active, self.heard_at)
+                last_active = max(self.machine.last_active, self.heard_at)
+                self.machine.last_active = earliest(last_active, self.unsure_since) or 0
+                self.heard_at = 0
                 if self.journal.keeps:
                     self.outgoing.withdraw_segments()
             finally:
@@ -276,12 +283,13 @@ class ChannelCycle:
         self.work.set()
         return self.listens
 
-    def catch_up(self) -> None:
-        """Query a store for what was missed, if the configuration wants that."""
+    def catch_up(self, away_since: int | None = None) -> None:
+        """Query a store for what was missed, if the configuration wants that: since the last activity, or since the
+        node was away (Unix ms), if that is earlier."""
         now = self._now()
-        start = self._queries.catch_up(max(self.machine.last_active, self.heard_at), now)
-        if start is not None:
-            self._check.begin(start, now, self.config.query_window_ms)
+        last_active = max(self.machine.last_active, self.heard_at)
+        since = last_active if away_since is None else min(last_active, away_since)
+        self._queries.catch_up(self._check, since, now)
 
     def report(self, result: Result) -> None:
         """Take a report of the node or of a store, unless it is on an envelope of another channel: never blocks."""

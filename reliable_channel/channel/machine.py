@@ -159,7 +159,7 @@ class ChannelMachine:
         if self.is_ahead_of(given.now):
             self._set_back(given.now)
         now = self.now = max(self.now, given.now)
-        if isinstance(given, (EnvelopeReceived, SendRequested, DispatchDone)):
+        if isinstance(given, (EnvelopeReceived, DispatchDone)):  # a send alone needs no node
             self.last_active = now
         match given:
             case SendRequested():

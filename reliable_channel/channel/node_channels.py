@@ -18,6 +18,7 @@ from reliable_channel.channel.retrieval import (
     StoreFailure,
     StoreResult,
     StoreRetrieval,
+    TimeRange,
 )
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
@@ -38,6 +39,8 @@ class TopicChannels:
             node, key.pubsub_topic, key.content_topic, self._on_store_result, threaded=threaded
         )
         self.check = StoreCheck(self.retrieval)
+        self._away_since: int | None = None
+        """Since when (Unix ms) the node is unhealthy."""
 
     def receive(self, envelope: ReceivedEnvelope) -> None:
         """Give an envelope to the channels that may read it. What one of them had no room for, a later check of the
@@ -46,10 +49,17 @@ class TopicChannels:
         if all(accepted):
             self.note_hash(envelope.message_hash)
 
-    def catch_up(self) -> None:
-        """Query a store for what was missed while the node was away, all channels in one query."""
+    def follow_health(self, state: HealthState) -> None:
+        """Note since when the node is away; once it is back, query a store for what was missed, all channels in one
+        query."""
+        if state is HealthState.UNHEALTHY:
+            if self._away_since is None:
+                self._away_since = now_ms(self._clock)
+            return
+        # Not since the last activity: what waited for the node leaves, and what is new arrives, before it says so.
+        away_since, self._away_since = self._away_since, None
         for cycle in self.cycles:
-            cycle.catch_up()
+            cycle.catch_up(away_since)
 
     def report(self, result: Result) -> None:
         """Tell all channels."""
@@ -73,8 +83,12 @@ class TopicChannels:
                         self.note_hash(envelope.message_hash)
             case StoredHashes():
                 self.check.fetch_unknown(result)
+            case TimeRange():
+                self.check.note_range(result)
             case StoreFailure():
-                self.report(result)
+                self.check.note_failure()
+                if result.is_new:  # look-ups and checks never end
+                    self.report(result)
 
     def _find_readers(self, envelope: ReceivedEnvelope) -> list[ChannelCycle]:
         """The channels whose message it may be. Only one that encrypts can find out whether it is its own."""
@@ -170,6 +184,7 @@ class NodeChannels:
         self._listening = {**self._listening, cycle.key.content_topic: topic}
 
     def _remove(self, topic: TopicChannels, cycle: ChannelCycle) -> None:
+        cycle.unsure_since = topic.check.unsure_since  # first: what comes from now on is not taken
         cycle.listens = False
         topic.cycles = tuple(one for one in topic.cycles if one is not cycle)
         if not topic.cycles:
@@ -202,9 +217,8 @@ class NodeChannels:
                     # Without the payload, of which a busy channel would hold that of every envelope in flight.
                     topic.report(replace(event, message=replace(message, payload=b"")))
             case HealthChanged(health):
-                if health.state is not HealthState.UNHEALTHY:
-                    for topic in self._listening.values():
-                        topic.catch_up()
+                for topic in self._listening.values():
+                    topic.follow_health(health.state)
             case _:
                 for topic in self._listening.values():
                     topic.report(event)

@@ -20,6 +20,7 @@ from reliable_channel.channel.steps import Fetch
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.transport.base import Node, ReceivedEnvelope, Source
+from reliable_channel.transport.clock import earliest
 from reliable_channel.transport.store.model import MAX_HASHES, StorePage, StoreQuery, is_message_hash
 from reliable_channel.transport.threads import join
 
@@ -65,9 +66,10 @@ class StoredHashes:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailure:
-    """No store answered. ``detail`` is bounded."""
+    """No store answered. ``detail`` is bounded; ``is_new``: the query before it did not fail of the same."""
 
     detail: str
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class HashCheck:
 
 
 Question = tuple[bytes, ...] | TimeRange | HashCheck
-StoreResult = StoreEnvelopes | StoredHashes | StoreFailure
+StoreResult = StoreEnvelopes | StoredHashes | StoreFailure | TimeRange
+"""A time range: all that a store has of it was returned."""
 
 
 class StoreRetrieval:
@@ -212,6 +215,8 @@ class StoreRetrieval:
             if isinstance(question, HashCheck) and not self.ended:
                 until = question.start_ms + CATCH_UP_MARGIN_MS if is_cut else question.now_ms
                 self._answered(StoredHashes(tuple(hashes), until, cursor if is_cut else None))
+            if isinstance(question, TimeRange) and cursor is None:
+                self._answered(question)
             if is_cut:
                 self._fail(f"The store has more than {MAX_PAGES} pages of this time; the rest was not read.")
             else:
@@ -223,9 +228,7 @@ class StoreRetrieval:
             self._fail(type(error).__name__)
 
     def _fail(self, detail: str) -> None:
-        """Report a failure, unless the query before it failed of the same: look-ups and checks never end."""
-        if detail != self._failure:
-            self._answered(StoreFailure(detail))
+        self._answered(StoreFailure(detail, detail != self._failure))
         self._failure = detail
 
     def _read_pages(self, question: Question) -> Iterator[StorePage]:
@@ -266,6 +269,10 @@ class StoreCheck:
         self._checked_until = 0
         self._cursor: bytes | None = None
         """Where the last check was cut: the next one goes on there."""
+        self.unsure_since: int | None = None
+        """Since when (Unix ms) something that a store has may not be here, because its answer is not, or was cut."""
+        self._has_failed = False
+        """Whether a query has failed since the last check began: perhaps that for what it had found."""
         self.due: int | None = None
         """When (Unix ms) the next check begins; ``None`` if no channel wants any."""
 
@@ -277,6 +284,7 @@ class StoreCheck:
             elif start < self._checked_until:
                 self._checked_until, self._cursor = start, None
             self._window_ms = max(self._window_ms, window_ms)
+            self.unsure_since = earliest(self.unsure_since, start)
 
     def note_hash(self, hint: bytes, now: int) -> None:
         """Note an envelope that arrived or was sent: no check fetches it."""
@@ -289,14 +297,32 @@ class StoreCheck:
     def fetch_unknown(self, stored: StoredHashes) -> None:
         """Fetch the envelopes that a store has and nobody brought."""
         with self._lock:
-            self._checked_until, self._cursor = stored.until_ms, stored.cursor
             unknown = [hint for hint in stored.hashes if hint not in self._known]
+            is_sure = stored.cursor is None and not unknown
+            self.unsure_since = None if is_sure else earliest(self.unsure_since, self._checked_until)
+            self._checked_until, self._cursor = stored.until_ms, stored.cursor
         self._retrieval.ask_hashes(unknown)
+
+    def note_range(self, read: TimeRange) -> None:
+        """Note that all that a store has of a time was returned."""
+        with self._lock:
+            if self.unsure_since is not None and read.start_ms <= self.unsure_since:
+                self.unsure_since = None
+
+    def note_failure(self) -> None:
+        """Note that a query failed, or that its answer was cut."""
+        with self._lock:
+            if self.due is not None:
+                self._has_failed = True
+                self.unsure_since = earliest(self.unsure_since, self._checked_until)
 
     def follow_clock(self, now: int) -> None:
         """Move all times with a clock that was set back to ``now``."""
         with self._lock:
-            self._checked_until = min(self._checked_until, now)
+            if self._checked_until > now:  # of when by the right clock is unknown: check the whole window
+                self._checked_until, self._cursor = 0, None
+            if self.unsure_since is not None and self.unsure_since > now:
+                self.unsure_since = 0
             if self.due is not None:
                 self.due = min(self.due, now + CHECK_PERIOD_MS)
 
@@ -305,7 +331,10 @@ class StoreCheck:
         with self._lock:
             if self.due is None or self.due > now:
                 return
-            start = max(self._checked_until - CATCH_UP_MARGIN_MS, now - self._window_ms)
+            again = self._has_failed and self._cursor is None
+            since = earliest(self._checked_until, self.unsure_since if again else None) or 0
+            self._has_failed = False
+            start = max(since - CATCH_UP_MARGIN_MS, now - self._window_ms)
             while self._known and next(iter(self._known.values())) < start:
                 del self._known[next(iter(self._known))]
             self.due = now + CHECK_PERIOD_MS
@@ -324,13 +353,13 @@ class StoreQueries:
         self._wanted_since: int | None = None
         self._pause_until = 0
 
-    def catch_up(self, last_active: int, now: int) -> int | None:
-        """Query what was missed since ``last_active``, if the configuration wants that; returns from when (Unix ms)."""
+    def catch_up(self, check: StoreCheck, last_active: int, now: int) -> None:
+        """Query what was missed since ``last_active``, and check that from then on, if the configuration wants that."""
         if not self._config.query_on_connect:
-            return None
+            return
         start = max(last_active - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
+        check.begin(start, now, self._config.query_window_ms)
         self._retrieval.ask_range(TimeRange(start, now))
-        return start
 
     def fetch(self, fetch: Fetch, now: int) -> None:
         """Query for one missing segment: by its hint if that is a hash, or the last hour. The same hour is queried

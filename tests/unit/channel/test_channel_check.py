@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from reliable_channel.channel import ChannelProblem, retrieval
 from reliable_channel.channel.retrieval import CHECK_PERIOD_MS
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.base import FailureReason
+from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from tests.unit.channel.channel_world import Recorder, World, quick
 
@@ -22,14 +25,14 @@ class Store:
 
     def __init__(self, world: World, name: str) -> None:
         self._answer = world.node(name).query_store
-        self.fails = self.is_v1 = False
+        self.fails = self.fails_for_hashes = self.is_v1 = False
         self.queries: list[StoreQuery] = []
         self.entries: list[int] = []
         world.node(name).query_store = self.query  # type: ignore[method-assign]
 
     def query(self, query: StoreQuery) -> StorePage:
         self.queries.append(query)
-        if self.fails:
+        if self.fails or (self.fails_for_hashes and query.hashes):
             raise EnvironmentFault("The store is away.", "Wait.")
         assert not (self.is_v1 and query.hashes)
         page = self._answer(replace(query, include_data=query.include_data or self.is_v1))
@@ -82,6 +85,19 @@ def test_a_check_that_failed_is_made_up_for_and_reported_once() -> None:
     store.fails = False
     world.run(CHECK_PERIOD_MS, step_ms=1_000)
     assert b"lost" in bob.payloads
+
+
+def test_what_a_store_did_not_give_after_a_check_is_asked_for_after_the_next_one() -> None:
+    """The check had succeeded, and nothing asked for what it had found any more."""
+    world, alice, bob, store = join_two(sds={"repair": False})
+    send_to_nobody(world, alice)
+    del world.recorders["alice"]
+    store.fails_for_hashes = True
+    world.run(2 * CHECK_PERIOD_MS, step_ms=1_000)
+    assert (bob.payloads, bob.problems()) == ([], ["store_failed"] * 2)
+    store.fails_for_hashes = False
+    world.run(CHECK_PERIOD_MS, step_ms=1_000)
+    assert bob.payloads == [b"lost"]
 
 
 @pytest.mark.parametrize("query_on_connect", [True, False], ids=["check", "range"])
@@ -159,3 +175,62 @@ def test_stopping_forgets_the_check_and_starting_asks_again() -> None:
     bob.channel.start()
     world.run(1_000)
     assert bob.payloads == [b"lost"]
+
+
+def test_after_an_outage_a_store_is_asked_for_all_of_it_whatever_left_before_that() -> None:
+    """It was asked for the time since the last own message, and the check ten minutes later found the rest."""
+    world, alice, bob, _ = join_two()
+    node = world.node("bob")
+    node.report(Health(HealthState.UNHEALTHY))
+    send_to_nobody(world, alice)
+    world.run(2 * CHECK_PERIOD_MS // 3, step_ms=1_000)
+    bob.channel.send(b"of my own")
+    world.run(1_000)
+    node.report(Health(HealthState.HEALTHY))
+    world.run(1_000)
+    assert bob.payloads == [b"lost"]
+
+
+def test_what_is_written_without_a_node_does_not_hide_what_was_missed_from_the_next_start(tmp_path: Path) -> None:
+    """A laptop on a journey; nobody names the message any more."""
+    database: dict[str, Any] = {"history_backend": "sqlite", "database": tmp_path / "bob.sqlite"}
+    world, alice, bob, _ = join_two(**database)
+    node = world.node("bob")
+    node.failing = FailureReason.UNREACHABLE
+    send_to_nobody(world, alice)
+    world.run(2 * CHECK_PERIOD_MS // 3, step_ms=1_000)
+    bob.channel.send(b"of my own")
+    world.run(1_000)
+    bob.channel.close()
+    node.failing = None
+    bob = world.join("bob", quick(**database))
+    world.run(1_000)
+    assert bob.payloads == [b"lost"]
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["the store was away", "closed too soon"])
+def test_what_a_query_did_not_bring_before_a_channel_was_closed_is_asked_for_at_its_next_start(
+    tmp_path: Path, fails: bool
+) -> None:
+    """As by `send`, which ends after a second. What arrived meanwhile passed for a sign that nothing was missed."""
+    database: dict[str, Any] = {"history_backend": "sqlite", "database": tmp_path / "bob.sqlite"}
+    world, alice, bob, store = join_two(**database)
+    carol = world.join("carol", replace(SILENT, query_on_connect=False))
+    bob.channel.close()
+    del world.recorders["bob"]
+    world.blocked.add("carol")
+    alice.channel.send(b"lost")
+    world.run(CHECK_PERIOD_MS // 2, step_ms=1_000)
+    world.blocked.clear()
+    store.fails = fails
+    bob = world.join("bob", quick(**database))
+    carol.channel.send(b"of carol")
+    carol.channel.step()
+    world.network.pump()
+    if fails:
+        world.run(1_000)
+    bob.channel.close()
+    store.fails = False
+    bob = world.join("bob", quick(**database))
+    world.run(1_000)
+    assert b"lost" in bob.payloads

@@ -145,6 +145,34 @@ def test_the_store_is_asked_and_the_node_is_tried_after_the_clock_was_set_back(
     assert asked
 
 
+@pytest.mark.parametrize(
+    ("ahead_ms", "ahead_at_open_ms"), [(DAY_MS, 0), (0, 2 * DAY_MS)], ids=["set back before", "set back after"]
+)
+def test_a_store_is_asked_for_what_was_missed_by_a_channel_whose_clock_was_set_back(
+    tmp_path: Path, ahead_ms: int, ahead_at_open_ms: int
+) -> None:
+    """By the wrong clock it was here a moment ago, or was away for longer than it asks for; nobody names the
+    message."""
+    world = World()
+    clock = WrongClock(world.network.clock)
+    config = quick(history_backend="sqlite", database=tmp_path / "alice.sqlite")
+    alice = world.join("alice", config, clock=clock)
+    bob = world.join("bob", quick(sds={"max_retransmissions": 0, "sync_min_interval_ms": 0, "repair": False}))
+    clock.ahead_ms = ahead_ms
+    alice.channel.send(b"here")
+    world.run(1_000)
+    alice.channel.close()
+    del world.recorders["alice"]
+    bob.channel.send(b"missed")
+    world.run(5 * MINUTE_MS, step_ms=1_000)
+    clock.ahead_ms = ahead_at_open_ms
+    alice = world.join("alice", config, clock=clock)
+    world.run(1_000)
+    clock.ahead_ms = 0
+    world.run(CHECK_PERIOD_MS + 2_000 if ahead_at_open_ms else 1_000, step_ms=1_000)
+    assert alice.payloads == [b"missed"]
+
+
 def refuse(*_: object, **__: object) -> None:
     """A node without room."""
     raise SendBufferFull("full")
