@@ -20,7 +20,7 @@ from deltalake import Transaction
 from reliable_channel.config import PathSettings
 from reliable_channel.core import foreign_json
 from reliable_channel.evidence.node_logs import to_text
-from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.append import append_rows, open_to_write
 from reliable_channel.lake.commit import replace_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, quote
@@ -138,7 +138,8 @@ def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], transaction: 
     # Hashed, because anybody may choose a name, and it must not be read as SQL.
     names = (hashlib.md5(name.encode(), usedforsecurity=False).hexdigest() for name in last)
     predicate = f"kafka_partition = {OF_A_BRIDGE} and md5(name) in ({', '.join(map(quote, names))})"
-    replace_rows(open_table(paths, SOURCE_GAPS), predicate, as_arrow([*last.values()], SOURCE_GAPS), transaction)
+    gaps = open_to_write(paths, SOURCE_GAPS)
+    replace_rows(gaps, predicate, as_arrow([*last.values()], SOURCE_GAPS), transaction)
 
 
 def convert_record(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list[dict[str, Any]]] | None:

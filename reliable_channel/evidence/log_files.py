@@ -28,9 +28,9 @@ from deltalake import Transaction
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.evidence.node_logs import LogSighting, Unread, may_matter, parse_line
-from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.append import append_rows, open_to_write
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import dataset_of, open_table
+from reliable_channel.lake.read import dataset_of
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import of_columns
 from reliable_channel.lake.tables import SIGHTINGS
@@ -150,7 +150,7 @@ class PendingSightings:
 @retry_on_conflict
 def _append_new(paths: PathSettings, rows: pa.Table) -> int:
     """Append those rows that the table does not have; returns how many."""
-    table = open_table(paths, SIGHTINGS)
+    table = open_to_write(paths, SIGHTINGS)
     bounds = pc.min_max(rows["seen_at"])
     where = pc.field("vantage").isin(rows["vantage"].unique())
     where &= (pc.field("seen_at") >= bounds["min"]) & (pc.field("seen_at") <= bounds["max"])

@@ -43,13 +43,13 @@ class BatchSink:
     def open_ahead(self, *tables: Table) -> None:
         """Open tables that the micro-batch will probably append to, while it is being computed: the driver is idle
         then, and opening takes longer than committing."""
-        self._opened.update({table.name: _COMMITS.submit(_open_to_write, self.paths, table) for table in tables})
+        self._opened.update({table.name: _COMMITS.submit(open_to_write, self.paths, table) for table in tables})
 
     def _open_to_append(self, table: Table) -> DeltaTable | None:
         """The table, which is announced; ``None`` if it has the rows of this micro-batch already."""
         # Opened once, before the check: if another driver of the query commits in between, delta-rs refuses the commit.
         ahead = self._opened.pop(table.name, None)
-        to = _open_to_write(self.paths, table) if ahead is None else ahead.result()
+        to = open_to_write(self.paths, table) if ahead is None else ahead.result()
         last = to.transaction_version(self.query_id)
         if last is not None and last >= self.batch_id:
             return None
@@ -81,7 +81,7 @@ class BatchSink:
             append_rows(self.paths, table, rows, Transaction(self.query_id, self.batch_id), to)
 
 
-def _open_to_write(paths: PathSettings, table: Table) -> DeltaTable:
+def open_to_write(paths: PathSettings, table: Table) -> DeltaTable:
     """Open a table. Raises as :func:`open_table` and :func:`refuse_restored`."""
     to = open_table(paths, table)
     refuse_restored(paths, table, to)
@@ -95,8 +95,9 @@ def append_rows(
     transaction: Transaction | None = None,
     opened: DeltaTable | None = None,
 ) -> None:
-    """Append rows that are in the driver, to the table as it was ``opened``, if it was."""
-    to = open_table(paths, table) if opened is None else opened
+    """Append rows that are in the driver, to the table as it was ``opened``, if it was. Raises as
+    :func:`open_to_write`."""
+    to = open_to_write(paths, table) if opened is None else opened
     append_rows_to(to, rows, transaction)
     write_log_checkpoint(paths, table, to.version())
 

@@ -61,6 +61,12 @@ def appends(entry: Mapping[str, Any]) -> bool:
     return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES) and not replaces_rows
 
 
+def overwrites(entry: Mapping[str, Any]) -> bool:
+    """Whether the commit replaced all rows of the table, by its information. Overwrites of jobs have a predicate."""
+    parameters = entry.get("operationParameters") or {}
+    return parameters.get("mode") == "Overwrite" and not parameters.get("predicate")
+
+
 def _count_rows(entry: Mapping[str, Any]) -> int | None:
     metrics = entry.get("operationMetrics")
     counts = (str(metrics.get(name, "")) for name in _ROWS) if isinstance(metrics, Mapping) else ()

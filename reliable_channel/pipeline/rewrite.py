@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.append import open_to_write
 from reliable_channel.lake.commit import append_files, data_files, discard_on_conflict, replace_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.retry import retry_on_conflict
@@ -72,7 +73,7 @@ def insert_missing(
 
     The SQL condition ``among`` selects the rows compared with. ``by``: writers of the same name conflict, and the later
     one compares again. Raises ``EnvironmentFault`` after repeated conflicts."""
-    to = open_table(paths, table)
+    to = open_to_write(paths, table)
     before = to.transaction_version(by)
     there = read_table(spark, paths, table, to.version()).where(among).select(*key)
     new = write_rows(rows.join(there, [*key], "left_anti").select(*table.names()), paths, table)

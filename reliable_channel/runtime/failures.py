@@ -55,7 +55,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         " put paths.data_dir where all machines see it.",
     ),
     (
-        r"RESTORE (took|put) rows |Unsupported table features required",
+        r"(RESTORE|overwrite) (took|put) rows |Unsupported table features required",
         "somebody changed a table so that jobs must not write it.",
         "Start it again: it then names the table, and what to do.",
     ),

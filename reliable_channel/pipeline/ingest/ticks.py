@@ -18,8 +18,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.append import open_to_write
 from reliable_channel.lake.commit import append_files
-from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, find_last_batch, read_progress
 from reliable_channel.pipeline.ingest.recreated_topic import find_unread
@@ -58,13 +58,15 @@ class SteadyClock:
 
 
 def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int) -> bool:
-    """Advance every partition to ``at_us`` (µs) while ingest is idle; returns whether one advanced."""
+    """Advance every partition to ``at_us`` (µs) while ingest is idle; returns whether one advanced. Raises as
+    :func:`open_to_write`."""
     last = find_last_batch(paths)
     if last is None:
         return False
+    to = open_to_write(paths, SDS_MESSAGES)
     moved = clock.record_tick(*last, kind, at_us)
     if moved:
-        append_files(open_table(paths, SDS_MESSAGES), tick_files(paths, moved, time.time_ns() // 1000))
+        append_files(to, tick_files(paths, moved, time.time_ns() // 1000))
     return bool(moved)
 
 
@@ -111,11 +113,12 @@ class IdleTicker(threading.Thread):
         self._wall_clock = wall_clock
         self._stopped = threading.Event()
         self.refused: ConfigurationError | None = None
-        """Why ingest must not go on: its topic was recreated."""
+        """Why ingest must not go on: its topic was recreated, or one of its tables restored."""
 
     def run(self) -> None:
-        """Write ticks as :class:`IdleIntervals` decides, until stopped, or until the topic has been recreated: to Spark
-        it looks idle until it is as long as the old one was, and if that is soon, it skips what comes before."""
+        """Write ticks as :class:`IdleIntervals` decides, until stopped, or until ingest must not go on. To Spark, a
+        topic that has been recreated looks idle until it is as long as the old one was, and if that is soon, it skips
+        what comes before."""
         intervals, said = IdleIntervals(), ""
         interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
         while not self._stopped.wait(interval):

@@ -1,7 +1,10 @@
-"""RESTORE by others: a table that lacks rows of a micro-batch, or gives them to a stream twice, is not written to."""
+"""RESTORE and overwrites by others: a table that lacks rows of a micro-batch, or gives them to a stream twice, is not
+written to."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,13 +12,16 @@ from deltalake import DeltaTable, write_deltalake
 
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.evidence import intake
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import list_added_files
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.restored import refuse_restored
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import ACKS, ENVELOPES, SDS_MESSAGES, Table
+from reliable_channel.lake.tables import ACKS, CLOCK, ENVELOPES, SDS_MESSAGES, SENDER_EVENTS, Table
+from reliable_channel.pipeline.clock import IngestClock, read_progress
+from reliable_channel.pipeline.ingest.ticks import advance
 from tests.support import error_page
 
 
@@ -57,7 +63,7 @@ def test_a_table_that_lost_a_micro_batch_is_not_written_to_until_its_rows_are_ba
     for write in (lambda: check(paths, table), lambda: append_batch(paths, table, 3)):
         with pytest.raises(ConfigurationError, match=r"took rows out of the table \w+ that") as fault:
             write()
-        assert error_page.pattern_of("A table that somebody restored").fullmatch(str(fault.value))
+        assert error_page.pattern_of("A table that somebody restored or overwrote").fullmatch(str(fault.value))
         assert ("Restore its version 4, or" in str(fault.value)) == (table != SDS_MESSAGES)
         assert ("new places" in str(fault.value)) == (table == ENVELOPES)
 
@@ -79,6 +85,56 @@ def test_a_change_by_others_may_be_undone_where_no_stream_reads(paths: PathSetti
     restore(paths, ENVELOPES, 4)
     append_batch(paths, ENVELOPES, 2)
     check(paths, ENVELOPES)
+
+
+@pytest.mark.parametrize("table", [ACKS, ENVELOPES, SDS_MESSAGES], ids=lambda table: table.name)
+def test_a_table_that_somebody_overwrote_is_not_written_to_until_its_rows_are_back(
+    paths: PathSettings, table: Table
+) -> None:
+    """With the result of a query, instead of a table of their own. The job would go on without its rows."""
+    opened = open_table(paths, table)
+    write_deltalake(opened, dataset_of(opened).to_table(), mode="overwrite")
+    open_table(paths, table).alter.set_table_properties({"delta.logRetentionDuration": "interval 8 days"})
+    for write in (lambda: check(paths, table), lambda: append_batch(paths, table, 2)):
+        with pytest.raises(ConfigurationError, match=r"^An overwrite took rows out of the table \w+ that") as fault:
+            write()
+        assert error_page.pattern_of("A table that somebody restored or overwrote").fullmatch(str(fault.value))
+        assert ("Restore its version 2, or" in str(fault.value)) == (table != SDS_MESSAGES)
+    restore(paths, table, 2)
+    append_batch(paths, table, 2)
+    check(paths, table)
+
+
+def test_an_overwrite_with_a_predicate_changes_rows_as_an_update_does(paths: PathSettings) -> None:
+    opened = open_table(paths, ENVELOPES)
+    changed = dataset_of(opened).to_table().slice(0, 1)
+    offset = changed["kafka_offset"][0].as_py()
+    write_deltalake(opened, changed, mode="overwrite", predicate=f"kafka_offset = {offset}")
+    check(paths, ENVELOPES)
+
+
+def report_sender(paths: PathSettings, offset: int) -> None:
+    event = json.dumps({"kind": "sender", "event": "queued", "at_ms": 1_767_225_600_000}).encode()
+    intake.write(paths, "evidence", [intake.EvidenceRecord(0, offset, event)], "waku.envelopes")
+
+
+def tick(paths: PathSettings, number: int) -> None:
+    advance(paths, IngestClock(paths, read_progress(paths)), "idle", 10**15 + number)
+
+
+@pytest.mark.parametrize(("table", "write"), [(SDS_MESSAGES, tick), (CLOCK, tick), (SENDER_EVENTS, report_sender)])
+def test_what_is_no_micro_batch_does_not_hide_that_rows_are_gone(
+    paths: PathSettings, table: Table, write: Callable[[PathSettings, int], None]
+) -> None:
+    """Nobody looks behind the commit that appended last, and in an idle topic that is a tick."""
+    create_tables(paths, (CLOCK, *intake.WRITTEN))
+    for number in range(2):
+        append_batch(paths, CLOCK, number)
+    for number in range(2):
+        write(paths, number)
+    restore(paths, table, 1)
+    with pytest.raises(ConfigurationError, match=f"RESTORE took rows out of the table {table.name} that"):
+        write(paths, 2)
 
 
 def test_a_source_whose_rows_would_be_read_twice_is_refused(paths: PathSettings) -> None:

@@ -147,7 +147,7 @@ def test_a_gap_is_updated_while_others_write_the_table(paths: PathSettings, monk
         return found
 
     monkeypatch.setattr(intake, "_read_position_of", lambda *_: 1)
-    monkeypatch.setattr(intake, "open_table", and_meanwhile_another_writes)
+    monkeypatch.setattr(intake, "open_to_write", and_meanwhile_another_writes)
     written(1, "filled")
     found = {row["name"]: row["status"] for row in rows_of(open_table(paths, tables.SOURCE_GAPS))}
     assert len(found) == 2 and "filled" in found.values() and not others

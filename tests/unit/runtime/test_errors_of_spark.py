@@ -114,6 +114,7 @@ SENTENCES = (
             "_internal.CommitFailedError: Unsupported table features required: [DomainMetadata]",
             "reliable_channel.core.errors.ConfigurationError: RESTORE took rows out of the table acks that a job had"
             " written. Restore its version 4, or run `reliable-channel rebuild`",
+            "reliable_channel.core.errors.ConfigurationError: An overwrite took rows out of the table acks that a job",
         )
     ),
     (
