@@ -52,7 +52,7 @@ def collect(settings: Settings, wanted: str) -> bytes:
     tables."""
     newest = TableSnapshot(settings.paths)
     newest.require_any()
-    lake = _open_round(newest)
+    lake = _open_round(settings.paths, newest)
     status = _find_status(lake, wanted)
     silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
     rows_by_table = _read_rows(settings.paths, lake, status, bool(silent))
@@ -76,11 +76,11 @@ def collect(settings: Settings, wanted: str) -> bytes:
     return write_bundle(about, {table: _leave_empty(rows, blank) for table, rows in rows_by_table.items()}, envelopes)
 
 
-def _open_round(lake: TableSnapshot) -> TableSnapshot:
+def _open_round(paths: PathSettings, lake: TableSnapshot) -> TableSnapshot:
     """The tables at the versions from which the last round of verdicts was derived. Raises ``EnvironmentFault`` if one
     is gone."""
     status = lake.table(tables.DELIVERY_STATUS.name)
-    position = None if status is None else find_position(status)
+    position = None if status is None else find_position(paths, status)
     for name, (table_id, version) in position.read.items() if position else ():
         opened = lake.table(name)
         if opened is not None and str(opened.metadata().id) == table_id and opened.version() > version:

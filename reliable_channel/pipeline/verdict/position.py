@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from reliable_channel import __version__
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.lake.follow import RESTORE
+from reliable_channel.lake.follow import list_added_files
 from reliable_channel.lake.read import open_at, open_table
 from reliable_channel.lake.restored import ELSEWHERE, REBUILD, refuse_restored
 from reliable_channel.lake.tables import DELIVERY_STATUS, ENVELOPES, Table
@@ -64,7 +64,7 @@ def make_position(opened: Mapping[Table, DeltaTable], settings: Settings, silenc
 def read_last_position(paths: PathSettings) -> RoundPosition | None:
     """As :func:`find_position`, of the table at its place; ``None`` if there is none."""
     status = open_at(paths.table(DELIVERY_STATUS.name))
-    return None if status is None else find_position(status)
+    return None if status is None else find_position(paths, status)
 
 
 def refuse_older_tables(
@@ -90,13 +90,13 @@ def _compute_digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def find_position(status: DeltaTable) -> RoundPosition | None:
-    """The position of the round that last wrote verdicts; ``None`` if :data:`_COMMITS_READ` commits have none.
-    ``status``: the table of verdicts."""
+def find_position(paths: PathSettings, status: DeltaTable) -> RoundPosition | None:
+    """The position of the round that last wrote verdicts; ``None`` if :data:`_COMMITS_READ` commits have none, or if
+    somebody has added, changed or restored verdicts since. ``status``: the table of verdicts."""
     for commit in status.history(_COMMITS_READ):
-        if commit.get("operation") == RESTORE:
-            return None  # these are verdicts of an earlier round
         if (text := commit.get(USER_METADATA)) is not None:
+            if list_added_files(paths, DELIVERY_STATUS, status, commit["version"]) != {}:
+                return None
             try:
                 position = json.loads(text)
                 read = {name: (str(table_id), int(version)) for name, (table_id, version) in position["read"].items()}

@@ -74,7 +74,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
         table: Lookup(paths, table, data_files(there))
         for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
     }
-    before = find_position(status)
+    before = find_position(paths, status)
     refuse_older_tables(paths, before, noted)
     touched = None
     # Where no verdict exists yet, all evidence is new. If it is little, Spark need not open a Delta table.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,6 +28,7 @@ from reliable_channel.lake.checkpoints import (
     read_checkpoints,
     repoint_state_schemas,
 )
+from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
@@ -189,9 +192,7 @@ def test_a_query_without_its_checkpoint_does_not_write_its_rows_again(query: str
     create_tables(settings.paths, [table])
     check(settings, query, SESSION)
     shutil.rmtree(settings.paths.checkpoint(query), ignore_errors=True)
-    values = {"STRING": "x", "INT": 0, "BIGINT": 0, "TIMESTAMP": 0}
-    simple = {c.name: values[c.type] for c in table.columns if c.type in values}
-    append_rows(settings.paths, table, as_arrow([simple], table))
+    append_rows(settings.paths, table, make_row(table))
     with pytest.raises(ConfigurationError) as fault:
         check(settings, query, SESSION)
     assert table.name in str(fault.value)
@@ -223,9 +224,12 @@ def test_a_query_does_not_go_on_over_new_tables_in_place_of_deleted_ones(query: 
 
 def append_batch(settings: Settings, table: Table, batch_id: int) -> None:
     """One micro-batch of the checkpoint that :func:`write` makes."""
+    BatchSink(settings.paths, "b6cfcac8", batch_id).append_small(make_row(table), table)
+
+
+def make_row(table: Table, **more: str) -> pa.Table:
     values = {"STRING": "x", "INT": 0, "BIGINT": 0, "TIMESTAMP": 0}
-    row = {c.name: values[c.type] for c in table.columns if c.type in values}
-    BatchSink(settings.paths, "b6cfcac8", batch_id).append_small(as_arrow([row], table), table)
+    return as_arrow([{c.name: values[c.type] for c in table.columns if c.type in values} | more], table)
 
 
 def test_tables_that_were_restored_from_an_older_copy_are_refused_by_ingest(settings: Settings) -> None:
@@ -313,9 +317,9 @@ def test_a_table_that_was_restored_by_its_log_is_refused_and_verdicts_that_were_
     status, no_rows = open_table(paths, DELIVERY_STATUS), as_arrow([], DELIVERY_STATUS)
     for _ in range(2):
         write_deltalake(status, no_rows, mode="append", commit_properties=properties)
-    assert find_position(status) == position
+    assert find_position(paths, status) == position
     status.restore(1)
-    assert find_position(status) is None
+    assert find_position(paths, status) is None
     check(settings, "ack", SESSION, ACK.tables)
     open_table(paths, DELIVERIES).restore(0)
     for refused in (
@@ -324,6 +328,40 @@ def test_a_table_that_was_restored_by_its_log_is_refused_and_verdicts_that_were_
     ):
         with pytest.raises(ConfigurationError, match="RESTORE took rows out of the table deliveries"):
             refused()
+
+
+def change_verdicts(status: DeltaTable) -> dict[str, Callable[[], object]]:
+    rows = as_arrow([{"channel_id": "talk", "message_key": "m", "first_seen": 0, "as_of": 0}], DELIVERY_STATUS)
+    return {
+        "delete": lambda: status.delete("channel_id = 'talk'"),
+        "update": lambda: status.update(updates={"verdict": "'delivered'"}, predicate="channel_id = 'talk'"),
+        "overwrite": lambda: write_deltalake(status, rows, mode="overwrite"),
+        "append": lambda: write_deltalake(status, rows, mode="append"),
+        "compaction": lambda: status.optimize.compact(),
+        "a column": lambda: status.alter.add_columns([Field("note", "string")]),
+        "retention": lambda: delete_rows(status, "as_of < '2020-01-01T00:00:00.000000Z'"),
+    }
+
+
+@pytest.mark.parametrize("change", ["delete", "update", "overwrite", "append", "compaction", "a column", "retention"])
+def test_verdicts_that_somebody_changed_are_all_given_again(settings: Settings, change: str) -> None:
+    """A round would judge only what has new evidence, and leave what somebody else wrote or deleted as it is."""
+    paths = settings.paths
+    create_tables(paths, (*verdicts.TABLES_READ, DELIVERY_STATUS))
+    old = {"channel_id": "talk", "message_key": "m", "first_seen": 0, "as_of": 0}
+    for _ in range(2):
+        append_rows(paths, DELIVERY_STATUS, as_arrow([old], DELIVERY_STATUS))
+    position = make_position(verdicts.open_evidence(paths), settings, NO_SILENCE)
+    properties = CommitProperties(custom_metadata={USER_METADATA: position.text()})
+    write_deltalake(
+        open_table(paths, DELIVERY_STATUS), as_arrow([], DELIVERY_STATUS), mode="append", commit_properties=properties
+    )
+    status = open_table(paths, DELIVERY_STATUS)
+    change_verdicts(status)[change]()
+    changed = open_table(paths, DELIVERY_STATUS)
+    assert changed.version() > 3
+    expected = position if change in ("compaction", "a column", "retention") else None
+    assert find_position(paths, changed) == expected
 
 
 def test_envelopes_that_were_restored_alone_are_refused_if_verdicts_were_given_since(
