@@ -17,10 +17,11 @@ from deltalake import DeltaTable
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoint, read_record, write_record
-from reliable_channel.lake.read import holds_rows, open_at
+from reliable_channel.lake.read import holds_rows, open_at, quote, select
 from reliable_channel.lake.restored import ELSEWHERE, REBUILD
 from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack import channel_state
+from reliable_channel.pipeline.maintenance.maintain_plan import STREAM_READERS
 from reliable_channel.pipeline.reassembly import sets
 from reliable_channel.pipeline.verdict.position import read_last_position, refuse_older_tables
 
@@ -37,8 +38,8 @@ _STATE_VERSION = "state_version"
 _TABLES = "tables"
 """The key in the record for the names of the query's tables."""
 
-_WRITES = {"ingest": ENVELOPES, "reassembly": ORDERED_SDS_MESSAGES, "ack": DELIVERIES}
-"""A table that only this query writes."""
+_WRITES = {"ingest": CLOCK, "reassembly": ORDERED_SDS_MESSAGES, "ack": DELIVERIES}
+"""A table that only this query writes, and that has rows if any of its tables has."""
 
 SPARK_KEYS = (*_IN_SPARK.values(),)
 """The session settings that are compared."""
@@ -149,8 +150,9 @@ def refuse_other_copies(
     paths: PathSettings, checkpoint: Checkpoint, tables: Iterable[Table], names: Collection[str]
 ) -> None:
     """Raise ``ConfigurationError`` if one of ``tables`` is not of the checkpoint's time: it does not exist although it
-    is one of the ``names`` that the checkpoint was made with, or one of the two was restored from an older copy. Also
-    if a table lacks rows on which verdicts were given: no checkpoint has the versions of all tables."""
+    is one of the ``names`` that the checkpoint was made with, one of the two was restored from an older copy, or it
+    belongs to other tables. Also if a table lacks rows on which verdicts were given: no checkpoint has the versions of
+    all tables."""
     judged = None
     # Verdicts that cannot be read keep no job from running; their next round names them.
     with suppress(EnvironmentFault):
@@ -180,9 +182,25 @@ def _refuse_another_time(paths: PathSettings, checkpoint: Checkpoint, table: Tab
         table == CLOCK and written is not None and written < committed
     ):
         fault = f"The table {table.name} is older than the checkpoint of {query}: rows between them would be missing."
+    elif written is None and _belongs_to_others(checkpoint, table, opened):
+        raise ConfigurationError(
+            f"The checkpoint of {query} belongs to other tables: rows would be missing, or written again.",
+            f"Set paths.data_dir and paths.checkpoint_dir to those of one run, or {_find_remedy(query)}",
+        )
     else:
         return
     raise ConfigurationError(fault, f"Restore the tables and the checkpoints of one time, or {_find_remedy(query)}")
+
+
+def _belongs_to_others(checkpoint: Checkpoint, table: Table, opened: DeltaTable) -> bool:
+    """Whether a table, in which no micro-batch of the checkpoint is recorded, shows that it is of another lake: it is
+    not the one that the query reads, or others wrote all rows of the clock."""
+    if table == CLOCK:
+        # The rows, because rebuilds before 29 November 2026 kept them without the records of micro-batches.
+        own = f"SELECT bool_or(query_id = {quote(checkpoint.query_id or '')}) AS own FROM clock"  # noqa: S608 - a literal
+        return select(own, clock=opened)[0]["own"] is False
+    read = checkpoint.offsets.delta
+    return STREAM_READERS.get(table.name) == checkpoint.query and bool(read) and str(opened.metadata().id) not in read
 
 
 def _was_never_planned(paths: PathSettings, query: str, batch_id: int) -> bool:

@@ -37,6 +37,7 @@ from reliable_channel.lake.tables import (
     DELIVERIES,
     DELIVERY_STATUS,
     ENVELOPES,
+    QUARANTINE,
     SDS_MESSAGES,
     SENDER_EVENTS,
     Table,
@@ -328,6 +329,37 @@ def test_a_table_that_was_restored_by_its_log_is_refused_and_verdicts_that_were_
     ):
         with pytest.raises(ConfigurationError, match="RESTORE took rows out of the table deliveries"):
             refused()
+
+
+@pytest.mark.parametrize("query", CHAIN, ids=lambda query: query.name)
+def test_a_checkpoint_of_other_tables_is_refused(query: Query, settings: Settings) -> None:
+    """Copied from another run. Ingest would go on in Kafka where that one was, and Spark names a deleted table."""
+    create_tables(settings.paths, query.tables)
+    source = query.reads if isinstance(query.reads, Table) else None
+    if source is None:
+        BatchSink(settings.paths, "of another run", 0).append_small(make_row(CLOCK), CLOCK)
+    write(settings, query.name, [batch(*([delta(1)] if source else []))], 1, operators=0)
+    with pytest.raises(ConfigurationError) as fault:
+        check(settings, query.name, SESSION, query.tables)
+    assert error_page.pattern_of("A checkpoint of other tables").fullmatch(str(fault.value))
+    if source is None:
+        with pytest.raises(ConfigurationError, match="belongs to other tables"):
+            _fit_to_rebuild(settings.paths)
+        # As rebuilds left it until 29 November 2026: without the transaction.
+        append_rows(settings.paths, CLOCK, make_row(CLOCK, query_id="b6cfcac8"))
+    else:
+        own = delta(1, open_table(settings.paths, source).metadata().id)
+        write(settings, query.name, [batch(own)], 1, operators=0)
+    check(settings, query.name, SESSION, query.tables)
+
+
+def test_records_that_could_not_be_decoded_are_not_written_again_without_the_checkpoint(settings: Settings) -> None:
+    """A topic of nothing else leaves envelopes empty."""
+    create_tables(settings.paths, INGEST.tables)
+    for table in (CLOCK, QUARANTINE):
+        append_batch(settings, table, 0)
+    with pytest.raises(ConfigurationError, match="ingest has no checkpoint, but its table clock has rows"):
+        check(settings, "ingest", SESSION, INGEST.tables)
 
 
 def change_verdicts(status: DeltaTable) -> dict[str, Callable[[], object]]:
