@@ -122,8 +122,7 @@ def write_record(paths: PathSettings, query: str, record: Mapping[str, str]) -> 
     """Replace what :func:`read_record` returns."""
     files, root = filesystem(paths.checkpoint(query))
     files.create_dir(root, recursive=True)
-    with files.open_output_stream(f"{root}/{RECORD}") as stream:
-        stream.write(json.dumps(dict(record), indent=1, sort_keys=True).encode())
+    _replace_file(files, root, f"{root}/{RECORD}", json.dumps(dict(record), indent=1, sort_keys=True))
 
 
 def repoint_state_schemas(paths: PathSettings, query: str) -> None:
@@ -142,10 +141,19 @@ def repoint_state_schemas(paths: PathSettings, query: str) -> None:
             after = re.sub(r'"[^"]*?(?=/state/\d+/_stateSchema/)', lambda _: prefix, before)
             if after == before:
                 continue
-            with files.open_output_stream(f"{directory}/{number}") as stream:
-                stream.write(after.encode())
+            _replace_file(files, root, f"{directory}/{number}", after)
             if files.get_file_info(checksum := f"{directory}/.{number}.crc").type == pafs.FileType.File:
                 files.delete_file(checksum)  # of the old content; Hadoop does without
+
+
+def _replace_file(files: Any, root: str, path: str, text: str) -> None:
+    """Replace a file of the checkpoint at ``root``, whole or not at all, as object stores do. In place, a full disk
+    would leave nothing of it, and no job could start again."""
+    fresh = f"{root}/{RECORD}.tmp" if isinstance(files, pafs.LocalFileSystem) else path
+    with files.open_output_stream(fresh) as stream:
+        stream.write(text.encode())
+    if fresh != path:
+        files.move(fresh, path)
 
 
 def _read_offsets(files: Any, entry: str) -> Offsets:

@@ -59,6 +59,8 @@ class FileIndex:
     def _open_packs(self, live: set[str]) -> list[_Pack]:
         """The packs that cover all ``live`` files. Packs without any of these files are deleted."""
         packs: list[_Pack] = []
+        for unfinished in self._directory.glob("*.tmp"):  # of a process that was killed, or on a full disk
+            unfinished.unlink()
         for path in self._directory.glob("*.arrow"):
             pack = _Pack.open(path)
             if pack is None or live.isdisjoint(pack.files):

@@ -1,7 +1,8 @@
-"""A small disk of its own (a tmpfs), and filling it."""
+"""A small disk of its own (a tmpfs), and filling it; and a bound for the files of this process, which needs no disk."""
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import threading
@@ -25,6 +26,17 @@ def small_disk_at(directory: Path, megabytes: int) -> Iterator[bool]:
     finally:
         if mounted:
             subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Within the block no file of this process grows beyond ``size`` bytes: writing more fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @contextmanager

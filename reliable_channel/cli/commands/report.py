@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -196,4 +197,6 @@ def write_whole(path: Path, page: str | bytes) -> None:
         fresh.write_bytes(page.encode() if isinstance(page, str) else page)
         fresh.replace(path)
     except OSError as error:
+        with suppress(OSError):  # on a full disk
+            fresh.unlink()
         raise EnvironmentFault(f"{path} cannot be written: {error.strerror}.", "Choose another place.") from error

@@ -26,7 +26,9 @@ from reliable_channel.lake.checkpoints import (
     parse_offsets,
     read_checkpoint,
     read_checkpoints,
+    read_record,
     repoint_state_schemas,
+    write_record,
 )
 from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.create import create_tables
@@ -54,6 +56,7 @@ from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.gaps import NO_SILENCE
 from reliable_channel.pipeline.verdict.position import USER_METADATA, find_position, make_position
 from tests.support import error_page
+from tests.support.disk import files_up_to
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -521,6 +524,27 @@ def test_the_state_of_a_moved_checkpoint_names_its_own_files(settings: Settings)
     checksum.write_bytes(b"of the new content")
     repoint_state_schemas(settings.paths, "ack")
     assert checksum.exists(), "what is right is not written again"
+
+
+def test_a_full_disk_leaves_the_files_of_a_checkpoint_as_they_are(settings: Settings) -> None:
+    """They were cut off, and then ack could not start again: its state named no schema, or no version."""
+    check(settings, "ack", SESSION)
+    root = write(settings, "ack", [batch()], 1)
+    place = root / "state" / "0" / "_metadata" / "v2"
+    place.mkdir(parents=True)
+    (place / "0").write_text('v2\n{"stateSchemaFilePaths":["file:/old/ack/state/0/_stateSchema/default/0_49ab"]}')
+    before = {file: file.read_text() for file in (place / "0", root / RECORD)}
+    recorded = read_record(settings.paths, "ack")
+    for replace in (
+        lambda: repoint_state_schemas(settings.paths, "ack"),
+        lambda: write_record(settings.paths, "ack", recorded | {"another": "setting"}),
+    ):
+        with files_up_to(10), pytest.raises(OSError, match="File too large"):
+            replace()
+    assert {file: file.read_text() for file in before} == before
+    repoint_state_schemas(settings.paths, "ack")
+    assert (place / "0").read_text() == before[place / "0"].replace("/old/ack", str(root))
+    check(settings, "ack", SESSION)
 
 
 class NewTopic:

@@ -21,6 +21,7 @@ from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.file_index import FileIndex
 from reliable_channel.pipeline.lookup import INDEXED, NAMING, UNSETTLED, Lookup, is_among, list_values
+from tests.support.disk import files_up_to
 
 names = st.text(max_size=3)
 contents = st.dictionaries(st.sampled_from("abcdefgh"), st.sets(names, max_size=5), max_size=8)
@@ -85,6 +86,17 @@ def test_what_is_lost_of_the_index_is_made_again(tmp_path: Path, damage: bytes |
         else:
             pack.write_bytes(damage)
     assert counted.read == ["file", "other"] * 2
+
+
+def test_a_full_disk_leaves_no_part_of_an_index(tmp_path: Path) -> None:
+    """A round fails once a minute meanwhile."""
+    counted = Counted({"file": {f"value {number}" for number in range(1_000)}})
+    index = FileIndex(tmp_path, counted)
+    for _ in range(2):
+        with files_up_to(1 << 12), pytest.raises(OSError, match="File too large"):
+            index.files_with(["file"], ["value 7"])
+    assert index.files_with(["file"], ["value 7"]) == {"file"}
+    assert {file.suffix for file in tmp_path.iterdir()} == {"", ".arrow"}
 
 
 def test_what_is_only_in_files_that_are_gone_is_deleted(tmp_path: Path) -> None:

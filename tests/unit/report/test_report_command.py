@@ -45,6 +45,7 @@ from reliable_channel.lake.tables import (
     RECORD_KEY,
     SDS_MESSAGES,
 )
+from tests.support.disk import files_up_to
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
 from tests.support.sample_values import HOSTILE
@@ -505,6 +506,9 @@ def test_a_page_that_cannot_be_written_is_a_fault_with_a_remedy(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentFault, match="another place"):
         write_whole(tmp_path / "file" / "report.html", "<html>")
+    with files_up_to(100), pytest.raises(EnvironmentFault, match=r"report\.html cannot be written: File too large"):
+        write_whole(tmp_path / "report.html", "<html>" * 100)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 # Words
