@@ -12,6 +12,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from reliable_channel.config import Settings
 from reliable_channel.evidence.intake import Collected, EvidenceRecord, name_source, read_position, write
+from reliable_channel.transport.kafka_clients import open_client
 from reliable_channel.transport.kafka_consumer import describe_topic, poll_records
 from reliable_channel.transport.kafka_producer import translate_errors
 
@@ -29,8 +30,8 @@ def collect_evidence(settings: Settings) -> Collected:
     # Earliest: where records are deleted while this begins, kafka-python's default would skip the kept ones as well.
     options = {"max_poll_records": BATCH_RECORDS, "auto_offset_reset": "earliest", **clients.consumer}
     # No group: the positions are in the tables, committed together with the rows (:mod:`.intake`).
-    consumer = KafkaConsumer(**options, enable_auto_commit=False, group_id=None)
-    with closing(consumer), _hold_lock(settings):
+    options |= {"enable_auto_commit": False, "group_id": None}
+    with closing(open_client(KafkaConsumer, options)) as consumer, _hold_lock(settings):
         return _read(settings, consumer, topic, describe_topic(clients, topic).id)
 
 

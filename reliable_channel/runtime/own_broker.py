@@ -13,6 +13,7 @@ from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.runtime.broker import files
 from reliable_channel.runtime.logs import quiet_kafka_client
 from reliable_channel.runtime.topics import unreachable
+from reliable_channel.transport.kafka_clients import open_client
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ def cluster_id_of(kafka: KafkaSettings, timeout_s: float = 3.0) -> str | None:
 
     try:
         options = {**kafka.clients().admin, "bootstrap_timeout_ms": int(timeout_s * 1000)}
-        with closing(KafkaAdminClient(**options)) as admin:
+        with closing(open_client(KafkaAdminClient, options)) as admin:
             cluster_id = admin.describe_cluster().get("cluster_id")
     except (KafkaError, OSError):
         return None

@@ -14,6 +14,7 @@ from typing import Any
 from reliable_channel.config import KafkaSettings, Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime.logs import quiet_kafka_client
+from reliable_channel.transport.kafka_clients import open_client
 
 PROBE_TOPIC = "reliable-channel.probe"
 """The topic for readiness probes on the project's own broker; only probes are written to it."""
@@ -81,7 +82,7 @@ def find_deviations(kafka: KafkaSettings, topics: Collection[str]) -> dict[str, 
 
     needed = {name: value for name, value in topic_configs(kafka).items() if name != "compression.type"}
     try:
-        with closing(KafkaAdminClient(**kafka.clients().admin)) as admin:
+        with closing(open_client(KafkaAdminClient, kafka.clients().admin)) as admin:
             configs = fetch_topic_configs(admin, topics, needed)
     except KafkaError as error:
         raise unreachable(kafka, error) from None
@@ -119,8 +120,8 @@ def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
     try:
         _create_missing(kafka, [PROBE_TOPIC], 1, 1, {"retention.ms": "3600000", "segment.bytes": "1048576"}, timeout_s)
         left = max(1.0, deadline - time.monotonic())
-        options = _limit_options(kafka.clients().producer, timeout_s)
-        producer = KafkaProducer(**options, acks="all", retries=3, max_block_ms=int(left * 1000))
+        options = {"acks": "all", "retries": 3, "max_block_ms": int(left * 1000)}
+        producer = open_client(KafkaProducer, _limit_options(kafka.clients().producer, timeout_s) | options)
         try:
             producer.send(PROBE_TOPIC, b"").get(timeout=left)
         finally:
@@ -146,7 +147,7 @@ def _create_missing(
     wanted = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(configs)}
     created = []
     try:
-        with closing(KafkaAdminClient(**_limit_options(kafka.clients().admin, timeout_s))) as admin:
+        with closing(open_client(KafkaAdminClient, _limit_options(kafka.clients().admin, timeout_s))) as admin:
             existing = set(admin.list_topics())
             for name in [name for name in names if name not in existing]:
                 with suppress(TopicAlreadyExistsError):  # another process has just created it

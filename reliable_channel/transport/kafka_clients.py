@@ -1,13 +1,15 @@
-"""Holds the options of the three kinds of kafka-python clients.
+"""Holds the options of the three kinds of kafka-python clients, and opens such clients.
 
 Each kind has options that the others refuse, so one dictionary for all of them cannot hold any of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+Client = TypeVar("Client")
 
 BOOTSTRAP_MS = 10_000
 """How long a client tries to reach the first broker; kafka-python's default is 30 s."""
@@ -22,6 +24,31 @@ def connect_without_creating(**options: Any) -> Any:
     client = KafkaNetClient(**options)
     client.cluster.config["allow_auto_create_topics"] = False
     return client
+
+
+def open_client(kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
+    """Open a kafka-python client. Raises ``KafkaError`` if it reaches no broker, or if this process has too many open
+    files for it; nothing is left behind then.
+
+    kafka-python 3.0 leaves the thread and the four descriptors of such a client open, and there is an attempt every ten
+    seconds while the brokers are away: within half an hour a participant had no descriptor left."""
+    from kafka.errors import KafkaConnectionError
+    from kafka.net.compat import KafkaNetClient
+
+    connect, connections = options.get("kafka_client", KafkaNetClient), list[Any]()
+
+    def connect_and_keep(**of_client: Any) -> Any:
+        connections.append(connect(**of_client))
+        return connections[-1]
+
+    try:
+        return kind(**{**options, "kafka_client": connect_and_keep})
+    except BaseException as error:
+        for connection in connections:
+            connection.close()
+        if isinstance(error, OSError):
+            raise KafkaConnectionError(error.strerror) from error
+        raise
 
 
 @dataclass(frozen=True, slots=True)

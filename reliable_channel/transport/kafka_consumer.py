@@ -32,7 +32,7 @@ from kafka.structs import OffsetAndMetadata
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.base import RecordsGone
-from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS, KafkaClients
+from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS, KafkaClients, open_client
 from reliable_channel.transport.kafka_producer import translate_errors
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class DescribedTopic:
 def describe_topic(clients: KafkaClients, topic: str, with_ends: bool = False) -> DescribedTopic:
     """Ask the brokers for a topic. Raises ``KafkaError``, and ``EnvironmentFault`` if it has no end because a partition
     has no leader. A consumer would answer from its metadata, which may be five minutes old."""
-    with closing(KafkaAdminClient(**clients.admin)) as admin:
+    with closing(open_client(KafkaAdminClient, clients.admin)) as admin:
         described: dict[str, Any] = next(iter(admin.describe_topics([topic])), {})
         leaders = {each["partition_index"]: each["leader_id"] for each in described.get("partitions") or ()}
         partitions = frozenset(leaders)
@@ -161,7 +161,7 @@ class OffsetReader:
             "fetch_max_wait_ms": 100,
             **clients.consumer,
         }
-        self._consumer = KafkaConsumer(**self._options)
+        self._consumer = open_client(KafkaConsumer, self._options)
         self._spoilt = False
         """A record could not be decoded. kafka-python's next poll would not end, so another consumer must go on."""
         try:
@@ -256,7 +256,7 @@ class OffsetReader:
     def _replace_consumer(self) -> None:
         """Continue with a new consumer at the same positions."""
         positions = {tp: self._consumer.position(tp) for tp in self._assigned}
-        new = KafkaConsumer(**self._options)  # may raise; the old one then keeps the positions
+        new = open_client(KafkaConsumer, self._options)  # may raise; the old one then keeps the positions
         self.close()
         self._consumer, self._spoilt = new, False
         new.assign(sorted(positions))

@@ -24,7 +24,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import FailureReason, SendBufferFull
 from reliable_channel.transport.byte_budget import ByteBudget
-from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS
+from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS, open_client
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.threads import join
 
@@ -48,7 +48,7 @@ def open_producer(options: Mapping[str, Any]) -> KafkaProducer:
     kafka-python 3 drops the id of an idempotent producer when a record that was sent is not acknowledged within
     ``delivery_timeout_ms``, and never asks for another one: nothing is sent any more, and nothing fails. Here that is
     an error that ends the producer, with which all of its records fail."""
-    producer = KafkaProducer(**options)
+    producer = open_client(KafkaProducer, options)
     transactions = producer._transaction_manager  # none if the configuration wants no idempotence
     if transactions is not None:
         lost = KafkaTimeoutError("A record was not acknowledged in time.")

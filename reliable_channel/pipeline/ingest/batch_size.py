@@ -14,6 +14,7 @@ from typing import Any
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
+from reliable_channel.transport.kafka_clients import open_client
 
 SAMPLED_RECORDS = 200
 """The number of newest records of each partition that are sampled."""
@@ -37,7 +38,8 @@ def limit_records(settings: Settings) -> int:
     try:
         options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.clients().consumer}
         # In no group: it stores no offsets, and needs no permission for a group.
-        with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as consumer:
+        options |= {"group_id": None, "enable_auto_commit": False}
+        with closing(open_client(KafkaConsumer, options)) as consumer:
             topic = settings.kafka.topics.envelopes
             described = describe_topic(settings.kafka.clients(), topic)
             refuse_recreated_topic(consumer, described.id, settings)

@@ -19,6 +19,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SOURCE_GAPS, TopicPartition
 from reliable_channel.pipeline.ingest.task import OffsetGap, PartitionSummary
 from reliable_channel.runtime.topics import fetch_topic_configs
+from reliable_channel.transport.kafka_clients import open_client
 
 COMPACTED = "compaction"
 POLICY = "cleanup.policy"
@@ -88,7 +89,7 @@ def _fetch_log_starts(
 
     topics = sorted({topic for topic, _ in topic_partitions})
     options = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS, **kafka.clients().admin}
-    with closing(KafkaAdminClient(**options)) as admin:
+    with closing(open_client(KafkaAdminClient, options)) as admin:
         specs = {client.TopicPartition(*topic_partition): OffsetSpec.EARLIEST for topic_partition in topic_partitions}
         starts = {(at.topic, at.partition): each.offset for at, each in admin.list_partition_offsets(specs).items()}
         configs = fetch_topic_configs(admin, topics, [POLICY])

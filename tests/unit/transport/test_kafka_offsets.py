@@ -249,7 +249,7 @@ def test_a_producer_without_an_id_ends_with_an_error(monkeypatch: pytest.MonkeyP
     transactions.init_producer_id()
     transactions.set_producer_id_and_epoch(ProducerIdAndEpoch(1, 0))
     transactions._transition_to(TransactionState.READY)
-    monkeypatch.setattr(kafka_producer, "KafkaProducer", lambda: SimpleNamespace(_transaction_manager=transactions))
+    monkeypatch.setattr(kafka_producer, "KafkaProducer", lambda **_: SimpleNamespace(_transaction_manager=transactions))
     kafka_producer.open_producer({})
     transactions.reset_producer_id()
     transactions.init_producer_id()
