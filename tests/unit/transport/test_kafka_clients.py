@@ -13,6 +13,7 @@ from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 from kafka.net.compat import KafkaNetClient
 
 from reliable_channel.transport.kafka_clients import open_client
+from reliable_channel.transport.kafka_producer import CONNECTING_MS, _connect_and_wait
 from tests.support.doc_blocks import ROOT
 
 NOWHERE = {"bootstrap_servers": ["127.0.0.1:1"], "bootstrap_timeout_ms": 100}
@@ -43,6 +44,17 @@ def test_a_process_with_too_many_open_files_is_one_that_reaches_no_broker() -> N
 
     with pytest.raises(KafkaConnectionError, match="Too many open files"):
         open_client(KafkaAdminClient, {**NOWHERE, "kafka_client": connect})
+
+
+def test_the_thread_of_a_producer_sleeps_until_the_next_attempt() -> None:
+    """kafka-python hands it seconds where it expects ms, and 0 while it connects: it took a third of a core."""
+    client = _connect_and_wait(KafkaNetClient, **NOWHERE, reconnect_backoff_ms=30_000)
+    try:
+        client._manager.update_backoff("away")
+        assert client.connection_delay("away") > 1_000
+        assert client.connection_delay("connecting") == CONNECTING_MS
+    finally:
+        client.close()
 
 
 def test_the_package_opens_no_client_that_would_leave_something_behind() -> None:
