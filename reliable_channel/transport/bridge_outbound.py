@@ -236,8 +236,8 @@ class Outbound:
             if self._bridge.state.was_dispatched(raw.partition, raw.offset, digest_of(raw)):
                 batch.done.append(raw)
                 continue
-            request_id = dict(raw.headers).get(REQUEST_HEADER, b"")[:MAX_REQUEST_ID].decode("ascii", "replace") or None
-            pending = PendingDispatch(raw, record, request_id)
+            named = dict(raw.headers).get(REQUEST_HEADER) or b""  # a header may have no value
+            pending = PendingDispatch(raw, record, named[:MAX_REQUEST_ID].decode("ascii", "replace") or None)
             traffic = traffic_of(record.message, raw.headers)
             self._waiting_bytes += len(raw.value or b"")
             events = self._ask(lambda: self._limit.submit(pending, traffic, self._bridge.now_ms()), stopping)  # noqa: B023

@@ -40,7 +40,7 @@ from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import OffsetReader, describe_topic, make_missing_topic_fault
 from reliable_channel.transport.kafka_producer import RECORD_OVERHEAD, EnvelopeProducer, translate_errors
-from reliable_channel.transport.kafka_records import envelope_record, read_record
+from reliable_channel.transport.kafka_records import Headers, envelope_record, read_record
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
@@ -387,7 +387,7 @@ class KafkaNode(NodeBase):
         events: list[NodeEvent] = [Sent(request_id, message, topic, envelope_hash, now_ms(self._clock))]
         return [*events, RateLimitNear(*result.near)] if result.near is not None else events
 
-    def _take(self, partition: int, offset: int, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> None:
+    def _take(self, partition: int, offset: int, value: bytes | None, headers: Headers) -> None:
         """Pass one record to the listeners if it is on a subscribed topic; its offset then counts as read, unless
         nobody is subscribed any more: it is for the next process of the group."""
         event = self._make_received(value, headers, Hold(self._unstored, partition, offset))
@@ -400,9 +400,7 @@ class KafkaNode(NodeBase):
 
         self._dispatcher.put_bounded(deliver, 0 if event is None else event.envelope.message.size)
 
-    def _make_received(
-        self, value: bytes | None, headers: tuple[tuple[str, bytes], ...], hold: Hold
-    ) -> Received | None:
+    def _make_received(self, value: bytes | None, headers: Headers, hold: Hold) -> Received | None:
         record = read_record(value, headers)
         if isinstance(record, Malformed) or record.message.content_topic not in self._subscribed:
             return None  # what cannot be decoded is the pipeline's to quarantine

@@ -34,6 +34,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.base import RecordsGone
 from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS, KafkaClients, open_client
 from reliable_channel.transport.kafka_producer import translate_errors
+from reliable_channel.transport.kafka_records import Headers
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class RawRecord:
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)

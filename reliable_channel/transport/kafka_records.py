@@ -25,6 +25,9 @@ TRAFFIC_HEADER = "traffic"
 MAX_TOPIC_BYTES = 1024
 """The longest topic that is accepted."""
 
+Headers = tuple[tuple[str, bytes | None], ...]
+"""The headers of a record that was read: to Kafka, no value is a value."""
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaEnvelope:

@@ -586,6 +586,17 @@ def test_the_sender_is_told_the_hash_of_the_envelope_that_went_out(parts: Callab
     assert written["envelope_hash"] == message_hash(PUBSUB_TOPIC, published[b"old"]).hex()
 
 
+def test_a_record_whose_request_has_no_value_names_none(parts: Callable[..., Parts]) -> None:
+    """Kafka has headers without a value; one such record ended the bridge, and every later one at its start."""
+    bridge = parts()
+    bridge.inbound.step()
+    strange, usual = asked(b"strange", 0), asked(b"usual", 1)
+    strange = replace(strange, headers=(*strange.headers, ("request_id", None)))
+    done = Outbound(bridge.api.relay_publish, bridge.context).dispatch([strange, usual], threading.Event())
+    assert done == [strange, usual]
+    assert [one.request_id for one in results(bridge)] == ["usual"]
+
+
 def test_the_sender_is_told_of_a_refusal(parts: Callable[..., Parts]) -> None:
     bridge = parts()
     bridge.inbound.step()
