@@ -133,7 +133,7 @@ class EnvelopeProducer:
         except MessageSizeTooLargeError:
             on_settled(FailureReason.TOO_LARGE, f"a record of {size} bytes is over the producer's limit")
             return
-        except KafkaError as error:
+        except (KafkaError, ValueError) as error:  # the latter: the topic has just been deleted
             self._open.pop(number, None)
             self._budget.give_back(size)
             raise SendBufferFull(

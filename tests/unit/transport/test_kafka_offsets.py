@@ -224,6 +224,22 @@ def test_a_send_that_may_wait_is_not_refused_for_rights_that_were_missing_before
     producer.close()
 
 
+def test_a_topic_that_goes_away_during_a_send_takes_its_producer_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kafka-python raises ValueError between two looks at its metadata: it ended the thread of the bridge that sent."""
+
+    class Deleted(Refusing):
+        def send(self, *_: object, **__: object) -> Future:
+            raise ValueError("Partitioner did not assign a partition for topic topic!")
+
+    monkeypatch.setattr(kafka_producer, "KafkaProducer", Deleted)
+    producer = EnvelopeProducer({})
+    record = OutRecord("topic", b"key", bytes(kafka_producer.BUFFER_BYTES // 2))
+    for _ in range(3):  # of which two fit
+        with pytest.raises(SendBufferFull, match="ValueError"):
+            producer.send(record, lambda *_: pytest.fail("it was not accepted"), max_wait_s=0)
+    producer.close()
+
+
 def test_a_send_that_waits_for_a_topic_does_not_outlast_its_producer() -> None:
     """A bridge whose producer was made anew meanwhile stood still for a minute: nobody fetches what it waits for."""
     without_a_broker = {"bootstrap_servers": "127.0.0.1:1", "api_version": (2, 5)}
