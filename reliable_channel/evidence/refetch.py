@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,12 +36,12 @@ from reliable_channel.lake.read import dataset_of, in_our_time, open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import STORE_PRESENCE
 from reliable_channel.transport.base import FailureReason, Source
+from reliable_channel.transport.bridge_writer import SafeWriter
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import envelope_record
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.model import StoreEntry
 
-FLUSH_S = 60.0
 PATIENCE = dt.timedelta(minutes=1)
 """How long a store node is asked as usual although it does not answer. A round that fails may take half of it."""
 MAX_PAUSE = dt.timedelta(minutes=5)
@@ -152,28 +153,30 @@ class KafkaWriter:
     def write_back(self, entries: Sequence[StoreEntry]) -> None:
         """Write entries (with data) to Kafka as records with ``source=store``; returns when all replicas have them. An
         entry too large for Kafka would fail again at every run, so it is skipped and logged."""
-        if not entries:
-            return
         topic = self._settings.kafka.topics.envelopes
-        failures: list[FailureReason] = []
-        if self._producer is None:
-            self._producer = EnvelopeProducer(self._settings.kafka.clients().producer)
-        for entry in entries:
-            if entry.message is not None and entry.pubsub_topic is not None:
-                self._producer.send(
-                    envelope_record(topic, entry.message, entry.pubsub_topic, Source.STORE),
-                    lambda reason, _detail: failures.append(reason) if reason is not None else None,
+        left = [
+            envelope_record(topic, entry.message, entry.pubsub_topic, Source.STORE)
+            for entry in entries
+            if entry.message is not None and entry.pubsub_topic is not None
+        ]
+        while left:
+            if self._producer is None:
+                self._producer = EnvelopeProducer(self._settings.kafka.clients().producer)
+            reasons = SafeWriter(self._producer, threading.Event()).write_once(left)
+            failed = [(record, reason) for record, reason in zip(left, reasons, strict=True) if reason is not None]
+            left = [record for record, reason in failed if reason is not FailureReason.TOO_LARGE]
+            sizes = [len(record.value) for record, reason in failed if reason is FailureReason.TOO_LARGE]
+            if sizes:  # the others failed with them, and fit
+                _log.warning(
+                    "%d envelopes from store nodes, of up to %d bytes, are too large for %s (max.message.bytes) and"
+                    " were left out",
+                    *(len(sizes), max(sizes), topic),
                 )
-        self._producer.flush(FLUSH_S)
-        too_large = failures.count(FailureReason.TOO_LARGE)
-        if too_large:
-            _log.warning("%d envelopes from store nodes are too large for Kafka and were left out", too_large)
-        others = [reason for reason in failures if reason is not FailureReason.TOO_LARGE]
-        if others:
-            raise EnvironmentFault(
-                f"Kafka refused {len(others)} of {len(entries)} fetched envelopes ({others[0].value}).",
-                "Check that the brokers and the topic are there; the next run asks again.",
-            )
+            elif left:
+                raise EnvironmentFault(
+                    f"Kafka refused {len(left)} of {len(entries)} fetched envelopes ({failed[0][1].value}).",
+                    "Check that the brokers and the topic are there; the next run asks again.",
+                )
 
     def close(self) -> None:
         """Close the producer, if one was opened."""

@@ -1,4 +1,4 @@
-"""Writes what a bridge has read or dispatched to Kafka, and repeats a batch until Kafka has acknowledged it."""
+"""Writes what a bridge has read or dispatched, or a store returned, to Kafka, and waits until it is safe there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SafeWriter:
         left = list(records)
         dropped: list[OutRecord] = []
         while left:
-            outcomes = [*zip(left, self._try(left), strict=True)]
+            outcomes = [*zip(left, self.write_once(left), strict=True)]
             too_large = [record for record, reason in outcomes if reason is FailureReason.TOO_LARGE]
             left = [record for record, reason in outcomes if reason not in (None, FailureReason.TOO_LARGE)]
             dropped += too_large
@@ -54,7 +54,9 @@ class SafeWriter:
             _log.error("%s records are over the broker's size limit and were dropped", len(dropped))
         return dropped
 
-    def _try(self, records: Sequence[OutRecord]) -> list[FailureReason | None]:
+    def write_once(self, records: Sequence[OutRecord]) -> list[FailureReason | None]:
+        """Write records, and wait for Kafka at most :data:`FLUSH_TIMEOUT_S`. Returns why each was not acknowledged,
+        ``None`` for those that were. Behind one that is too large, others fail with it."""
         outcomes: list[FailureReason | None] = [FailureReason.UNREACHABLE] * len(records)
         left = len(records)
         settled = threading.Condition()

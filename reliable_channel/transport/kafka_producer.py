@@ -196,11 +196,6 @@ class EnvelopeProducer:
             self._producer.partitions_for(topic)
         self._topics.add(topic)
 
-    def flush(self, timeout_s: float) -> None:
-        """Wait until everything queued is settled. Raises ``EnvironmentFault`` when it is not in time."""
-        with translate_errors():
-            self._producer.flush(timeout=timeout_s)
-
     def close(self, timeout_s: float = 10.0) -> None:
         """Flush within the time-out and end; remaining records fail. Closing twice does nothing."""
         self._closed.set()

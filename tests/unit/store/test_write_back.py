@@ -29,17 +29,18 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     class Producer:
         def __init__(self, options: Any) -> None:
             opened.append(self)
+            self.has_failed = False
 
         def send(self, record: OutRecord, done: Any) -> None:
             message = decode_waku_message(record.value)
             assert isinstance(message, WakuMessage)
             payload = message.payload
             reason = REASONS.get(payload)
+            if payload == b"behind" and not self.has_failed:
+                reason, self.has_failed = FailureReason.UNREACHABLE, True
             if reason is None:
                 found.append(payload)
             done(reason, "")
-
-        def flush(self, timeout_s: float) -> None: ...
 
         def close(self) -> None:
             opened.remove(self)
@@ -55,6 +56,12 @@ def entries(*payloads: bytes) -> list[StoreEntry]:
 def test_an_envelope_that_is_too_large_is_left_out(taken: list[bytes]) -> None:
     refetch.KafkaWriter(load("local")).write_back(entries(b"one", b"large", b"two"))
     assert taken == [b"one", b"two"]
+
+
+def test_what_fails_with_an_envelope_that_is_too_large_is_written_all_the_same(taken: list[bytes]) -> None:
+    """kafka-python ends what waits behind it with its error; every run failed so, and asked for nothing else."""
+    refetch.KafkaWriter(load("local")).write_back(entries(b"one", b"large", b"behind"))
+    assert taken == [b"one", b"behind"]
 
 
 def test_any_other_refusal_lets_the_next_run_ask_again(taken: list[bytes]) -> None:
