@@ -133,6 +133,7 @@ class Bridge:
             try:
                 self._producer = EnvelopeProducer(self._clients.producer)
                 self._recall()
+                self._warn_of_repetition(reader)
                 works = self._build_works(self._producer, reader)
             except BaseException:
                 reader.close()
@@ -182,6 +183,16 @@ class Bridge:
         if seen is not None:
             _log.warning("The state of this bridge is missing: it continues from its last sighting in Kafka.")
             self._state.acknowledge(seen.at_ms, seen.hashes)
+
+    def _warn_of_repetition(self, reader: OffsetReader) -> None:
+        """Warn that all outgoing envelopes are dispatched, if a bridge was here before and Kafka has forgotten how far
+        it came."""
+        if self._state.acknowledged_ms is not None and reader.is_new and (count := reader.check()):
+            _log.warning(
+                "Kafka has no position of the group %s any more: all %d envelopes in %s are dispatched, also those that"
+                " were before.",
+                *(self._group_id, count, self._topics.outgoing),
+            )
 
     def _build_works(self, producer: EnvelopeProducer, reader: OffsetReader) -> list[tuple[str, Callable[[], None]]]:
         stopping, node = self._stopping, self._node

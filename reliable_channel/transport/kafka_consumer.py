@@ -163,6 +163,8 @@ class OffsetReader:
             **clients.consumer,
         }
         self._consumer = open_client(KafkaConsumer, self._options)
+        self.is_new = True
+        """Whether Kafka knew no position of the group when this reader began."""
         self._spoilt = False
         """A record could not be decoded. kafka-python's next poll would not end, so another consumer must go on."""
         try:
@@ -300,6 +302,8 @@ class OffsetReader:
         for tp, position in positions.items():
             self._consumer.seek(tp, position)
         is_known = bool(self._assigned) or marker is not None or any(stored.values())
+        if not self._assigned:
+            self.is_new = not is_known
         recreated = marker is not None and bool(marker.metadata) and marker.metadata != self._topic_id
         for tp, begin in self._find_begins(new).items():
             kept = stored.get(tp)

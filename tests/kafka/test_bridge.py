@@ -29,7 +29,7 @@ from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
 from tests.support.environment import environment
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
-from tests.support.odd_topics import configure
+from tests.support.odd_topics import admin, configure
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kafka
@@ -354,6 +354,66 @@ def test_a_bridge_that_does_not_know_what_to_read_says_so(here: Settings, change
 def test_a_second_bridge_on_the_same_run_directory_is_refused(bridge: Bridge, here: Settings) -> None:
     with pytest.raises(EnvironmentFault, match="Another bridge"):
         make_bridge(here).start()
+
+
+def test_bridges_of_one_group_each_dispatch_every_envelope_and_share_how_far_they_came(
+    here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork, tmp_path: Path
+) -> None:
+    with FakeWakuNode("nwaku", network) as other_node:
+        there = here.with_run_dir(tmp_path / "other")
+        node = there.node.model_copy(update={"url": other_node.url})
+        there = there.model_copy(update={"node": node, "bridge": there.bridge.model_copy(update={"vantage": "other"})})
+        one, other = make_bridge(here), make_bridge(there)
+        events: list[Any] = []
+        sender = kafka_node(here)
+        sender.add_listener(events.append)
+        sender.start()
+        one.start()
+        other.start()
+        try:
+            for number in range(20):
+                sender.send(WakuMessage(b"%d" % number, TOPIC))
+            until(lambda: one.status().dispatched == other.status().dispatched == 20)
+            until(lambda: offset_kept(here) == 20)
+            one.stop()
+            sender.send(WakuMessage(b"while one is away", TOPIC))
+            until(lambda: other.status().dispatched == 21 and offset_kept(here) == 21)
+            one = make_bridge(here)
+            one.start()
+            sender.send(WakuMessage(b"back", TOPIC))
+            until(lambda: one.status().dispatched == 1 and other.status().dispatched == 22)
+            until(lambda: len([event for event in events if isinstance(event, Sent)]) == 22)
+        finally:
+            for running in (one, other):
+                running.stop()
+            sender.stop()
+    published = [message_hash(*pair) for each in (fake, other_node) for pair in each.published]
+    assert (len(published), len(set(published))) == (43, 22)
+
+
+def test_a_bridge_of_whose_position_kafka_knows_nothing_any_more_says_what_it_repeats(
+    here: Settings, fake: FakeWakuNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka forgets it after a week without a bridge; what the topic still had went out again, without a word."""
+    sender = kafka_node(here)
+    sender.start()
+    for number in range(3):
+        sender.send(WakuMessage(b"%d" % number, TOPIC))
+
+    def dispatch_all() -> None:
+        running = make_bridge(here)
+        running.start()
+        until(lambda: running.status().dispatched == 3)
+        running.stop()
+
+    dispatch_all()
+    assert "no position" not in caplog.text
+    client = admin(here)
+    client.delete_groups([here.bridge.group_id])
+    client.close()
+    dispatch_all()
+    sender.stop()
+    assert f"all 3 envelopes in {here.kafka.topics.outgoing} are dispatched" in caplog.text
 
 
 def test_the_loop_copies_outgoing_to_envelopes_as_the_sender(here: Settings) -> None:
