@@ -286,13 +286,10 @@ class KafkaNode(NodeBase):
                     if waits * POLL_MS >= CHECK_INTERVAL_S * 1000 or self._kafka.state != HealthState.HEALTHY:
                         waits = 0
                         behind = reader.check()
+                        open_ = f"; an open transaction withholds {reader.withheld}" if reader.withheld else ""
+                        detail = f"Kafka answers; {behind} records behind{open_}{self._describe_unstored()}{self._gone}"
                         if not stopping.is_set():  # "stopped" must not become healthy again
-                            self._note_kafka_health(
-                                Health(
-                                    HealthState.HEALTHY,
-                                    f"Kafka answers; {behind} records behind{self._describe_unstored()}{self._gone}",
-                                )
-                            )
+                            self._note_kafka_health(Health(HealthState.HEALTHY, detail))
                 except EnvironmentFault as fault:
                     if not stopping.is_set():
                         self._note_kafka_health(Health(HealthState.UNHEALTHY, str(fault)))

@@ -165,6 +165,8 @@ class OffsetReader:
         self._consumer = open_client(KafkaConsumer, self._options)
         self.is_new = True
         """Whether Kafka knew no position of the group when this reader began."""
+        self.withheld = 0
+        """How many records Kafka withheld at the last check, until a transaction ends."""
         self._spoilt = False
         """A record could not be decoded. kafka-python's next poll would not end, so another consumer must go on."""
         try:
@@ -244,9 +246,10 @@ class OffsetReader:
 
     @translate_errors()
     def check(self) -> int:
-        """Query the brokers; returns how many records this reader is behind. Raises ``EnvironmentFault`` when they do
-        not answer."""
+        """Query the brokers; returns how many records this reader is behind, without those ``withheld``. Raises
+        ``EnvironmentFault`` when they do not answer."""
         ends = self._find_ends(self._assigned)
+        self.withheld = sum(max(0, (self._consumer.highwater(tp) or 0) - end) for tp, end in ends.items())
         return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())
 
     def close(self) -> None:

@@ -175,6 +175,21 @@ def test_the_end_of_a_partition_is_after_what_kafka_withholds(broker: Settings, 
     assert describe_topic(clients, topic, with_ends=True).ends[0] == 2
 
 
+def test_the_health_says_what_an_open_transaction_withholds(
+    broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was "0 records behind", for as long as the transaction was open."""
+    monkeypatch.setattr("reliable_channel.transport.kafka.CHECK_INTERVAL_S", 0.0)
+    with Participant(broker, topic, None, start_at="earliest") as one:
+        write(broker, topic, ["before"])
+        until(lambda: "Kafka answers; 0 records behind" in one.node.health().detail and one.texts == ["before"])
+        assert "withholds" not in one.node.health().detail
+        transact(broker, topic, ["open", "open"], commit=None)
+        write(broker, topic, ["behind it"])
+        until(lambda: "0 records behind; an open transaction withholds 3" in one.node.health().detail)
+        assert one.texts == ["before"]
+
+
 def test_records_deleted_under_a_running_reader_are_named(broker: Settings, topic: str) -> None:
     gone: list[RecordsGone] = []
     write(broker, topic, [f"{number}" for number in range(6)])
