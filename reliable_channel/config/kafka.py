@@ -16,6 +16,12 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from reliable_channel.config.section import Bytes, Count, Section
 from reliable_channel.transport.kafka_clients import KafkaClients, connect_without_creating
 
+SET_HERE = frozenset(
+    {"group_id", "group_instance_id", "enable_auto_commit", "auto_offset_reset", "transactional_id", "kafka_client"}
+    | {"key_serializer", "value_serializer", "key_deserializer", "value_deserializer", "consumer_timeout_ms"}
+)
+"""Options of kafka-python that decide what is read again after a crash, or in which form. With another value of them,
+messages are lost without a word."""
 Port = Annotated[int, Field(gt=0, lt=65536)]
 _SERVER = r"([^\s,:\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]+"
 """A name or address, an IPv6 address in brackets, and a port."""
@@ -113,6 +119,8 @@ class KafkaSettings(Section):
                 near = difflib.get_close_matches(name.replace(".", "_"), known, 1)
                 guess = f"; did you mean {near[0]}?" if near else ""
                 raise ValueError(f"kafka.client.{name} is not an option of kafka-python{guess}")
+            if name in SET_HERE:
+                raise ValueError(f"kafka.client.{name} is set by this program; leave it out")
         return self
 
     def clients(self) -> KafkaClients:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from reliable_channel.core.errors import ConfigurationError
+
 Client = TypeVar("Client")
 
 BOOTSTRAP_MS = 10_000
@@ -28,11 +30,11 @@ def connect_without_creating(**options: Any) -> Any:
 
 def open_client(kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
     """Open a kafka-python client. Raises ``KafkaError`` if it reaches no broker, or if this process has too many open
-    files for it; nothing is left behind then.
+    files for it, and ``ConfigurationError`` for options that do not go together; nothing is left behind then.
 
     kafka-python 3.0 leaves the thread and the four descriptors of such a client open, and there is an attempt every ten
     seconds while the brokers are away: within half an hour a participant had no descriptor left."""
-    from kafka.errors import KafkaConnectionError
+    from kafka.errors import KafkaConfigurationError, KafkaConnectionError
     from kafka.net.compat import KafkaNetClient
 
     connect, connections = options.get("kafka_client", KafkaNetClient), list[Any]()
@@ -48,6 +50,10 @@ def open_client(kind: Callable[..., Client], options: Mapping[str, Any]) -> Clie
             connection.close()
         if isinstance(error, OSError):
             raise KafkaConnectionError(error.strerror) from error
+        if isinstance(error, (KafkaConfigurationError, ValueError, RuntimeError)):
+            raise ConfigurationError(
+                f"kafka-python refuses an option of kafka.client: {error.args[0]}.", "Correct it, or leave it out."
+            ) from error
         raise
 
 

@@ -287,6 +287,13 @@ def test_an_option_that_no_client_has_is_refused_by_name() -> None:
         load(None, kafka={"client": {"request_timeout": 1}})
 
 
+@pytest.mark.parametrize("name", ["group_id", "auto_offset_reset", "enable_auto_commit", "value_deserializer"])
+def test_an_option_that_would_lose_messages_is_refused_by_name(name: str) -> None:
+    """They were passed on: positions were committed before anything was stored, or records skipped silently."""
+    with pytest.raises(ConfigurationError, match=f"kafka.client.{name} is set by this program"):
+        load(None, kafka={"client": {name: "latest"}})
+
+
 def test_tls_and_sasl_reach_spark(tmp_path: Path) -> None:
     options = load(secured(tmp_path)).kafka.spark_options()
     assert options.pop("kafka.sasl.jaas.config") == (

@@ -12,6 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 from kafka.net.compat import KafkaNetClient
 
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.transport.kafka_clients import open_client
 from reliable_channel.transport.kafka_producer import CONNECTING_MS, _connect_and_wait
 from tests.support.doc_blocks import ROOT
@@ -44,6 +45,16 @@ def test_a_process_with_too_many_open_files_is_one_that_reaches_no_broker() -> N
 
     with pytest.raises(KafkaConnectionError, match="Too many open files"):
         open_client(KafkaAdminClient, {**NOWHERE, "kafka_client": connect})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"acks": 1, "enable_idempotence": True}, "acks=1"), ({"compression_type": "zip"}, "Not supported codec: zip")],
+)
+def test_options_that_kafka_python_refuses_are_named(options: dict[str, Any], named: str) -> None:
+    """It was "Kafka does not answer", with the advice to start a broker, or an unexpected error."""
+    with pytest.raises(ConfigurationError, match=rf"kafka\.client: .*{named}"):
+        open_client(KafkaProducer, {**NOWHERE, "api_version": (2, 5), **options})
 
 
 def test_the_thread_of_a_producer_sleeps_until_the_next_attempt() -> None:
