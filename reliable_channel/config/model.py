@@ -207,7 +207,10 @@ class ApiSettings(_ServerSettings):
     port: _Port = 8647
     max_body_bytes: Bytes = 2 * 1024 * 1024
     transport: Literal["kafka", "waku-rest"] = "kafka"
-    group_id: str = "reliable-channel-api"
+    group_id: str = Field(
+        default="reliable-channel-api",
+        description="where Kafka keeps its positions; each API server on the same Kafka needs its own",
+    )
     feed: bool = True
 
 

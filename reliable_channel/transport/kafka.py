@@ -164,6 +164,8 @@ class KafkaNode(NodeBase):
         self._left_to_the_bridge: RateLimitConfig | None = None
         self._gone = ""
         """The records that were gone before this node read them, for its health."""
+        self._is_shared = False
+        """Another process used the group at the last check."""
 
     def start(self) -> None:
         with self._turns.take() as mine:
@@ -176,7 +178,7 @@ class KafkaNode(NodeBase):
     def _start(self) -> None:
         self._stopping = threading.Event()  # a thread that an earlier stop left behind must not go on
         self._awaited.begin()
-        self._gone = ""
+        self._gone, self._is_shared = "", False
         # What is not stored is read again, and must not pass for known then.
         self._unstored, self._recent = UnstoredOffsets(), RecentHashes()
         readers = [
@@ -285,9 +287,7 @@ class KafkaNode(NodeBase):
                     waits += 1
                     if waits * POLL_MS >= CHECK_INTERVAL_S * 1000 or self._kafka.state != HealthState.HEALTHY:
                         waits = 0
-                        behind = reader.check()
-                        open_ = f"; an open transaction withholds {reader.withheld}" if reader.withheld else ""
-                        detail = f"Kafka answers; {behind} records behind{open_}{self._describe_unstored()}{self._gone}"
+                        detail = self._describe_kafka(reader)
                         if not stopping.is_set():  # "stopped" must not become healthy again
                             self._note_kafka_health(Health(HealthState.HEALTHY, detail))
                 except EnvironmentFault as fault:
@@ -300,6 +300,23 @@ class KafkaNode(NodeBase):
             except EnvironmentFault as fault:
                 _log.warning("read offsets are not kept: %s", fault.cause)
             reader.close()
+
+    def _describe_kafka(self, reader: OffsetReader) -> str:
+        """Ask Kafka how far behind the reader is, and whether another process uses its group, for the health. Raises
+        ``EnvironmentFault``."""
+        behind, was_shared, self._is_shared = reader.check(), self._is_shared, reader.is_shared()
+        if self._is_shared and not was_shared:
+            _log.warning(
+                "another process uses the group %s: after a restart each continues where the other one is, and misses"
+                " what came before; give each a group of its own",
+                self._group_id,
+            )
+        parts = (
+            f"Kafka answers; {behind} records behind",
+            f"; an open transaction withholds {reader.withheld}" if reader.withheld else "",
+            f"; another process uses the group {self._group_id}" if self._is_shared else "",
+        )
+        return "".join((*parts, self._describe_unstored(), self._gone))
 
     def _next_offsets(self) -> dict[int, int]:
         """The offsets from which the group continues after a crash."""

@@ -7,6 +7,7 @@ out to a group would hide some. The group id only names where the offsets are ke
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -148,6 +149,8 @@ class OffsetReader:
     ) -> None:
         self._topic = topic
         self._marker = None if marker_topic is None else TopicPartition(marker_topic, 0)
+        self._name = secrets.token_hex(8)
+        """Of this reader, beside other processes that use its group."""
         self._clients = clients
         self._keeps = group_id is not None
         self._on_gone = on_gone
@@ -223,11 +226,12 @@ class OffsetReader:
             if tp.partition in next_offsets
         }
         self._committed |= {tp.partition: offset for tp, offset in offsets.items()}
+        kept = {tp: OffsetAndMetadata(offset, self._topic_id, -1) for tp, offset in offsets.items()}
         if self._marker is not None:
-            offsets[self._marker] = 0
+            kept[self._marker] = OffsetAndMetadata(0, f"{self._topic_id} {self._name}", -1)
         try:
             self._consumer.commit(
-                {tp: OffsetAndMetadata(offset, self._topic_id, -1) for tp, offset in offsets.items()},
+                kept,
                 timeout_ms=COMMIT_TIMEOUT_MS,  # without one it waits for a lost coordinator for ever
             )
         except CommitFailedError:  # to Kafka, this reader is a member of no group
@@ -251,6 +255,13 @@ class OffsetReader:
         ends = self._find_ends(self._assigned)
         self.withheld = sum(max(0, (self._consumer.highwater(tp) or 0) - end) for tp, end in ends.items())
         return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())
+
+    @translate_errors()
+    def is_shared(self) -> bool:
+        """Whether another process was the last to keep positions in this group. Needs a ``marker_topic``. Raises
+        ``EnvironmentFault``."""
+        marker = self._fetch_committed(self._marker) if self._keeps and self._marker else None
+        return marker is not None and (marker.metadata or "").partition(" ")[2] not in ("", self._name)
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=COMMIT_TIMEOUT_MS)
@@ -307,7 +318,8 @@ class OffsetReader:
         is_known = bool(self._assigned) or marker is not None or any(stored.values())
         if not self._assigned:
             self.is_new = not is_known
-        recreated = marker is not None and bool(marker.metadata) and marker.metadata != self._topic_id
+        known_id = "" if marker is None else (marker.metadata or "").partition(" ")[0]
+        recreated = known_id not in ("", self._topic_id)
         for tp, begin in self._find_begins(new).items():
             kept = stored.get(tp)
             if kept is not None:

@@ -190,6 +190,26 @@ def test_the_health_says_what_an_open_transaction_withholds(
         assert one.texts == ["before"]
 
 
+def test_two_participants_of_one_group_are_named(
+    broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As two API servers have it by default: the one that was away continued where the other one was, without a
+    word."""
+    monkeypatch.setattr("reliable_channel.transport.kafka.CHECK_INTERVAL_S", 0.0)
+    shared = f"another process uses the group g-{topic}"
+    with Participant(broker, topic) as one:
+        until(lambda: "records behind" in one.node.health().detail)
+        with Participant(broker, topic, "own"), Participant(broker, topic, None):
+            write(broker, topic, ["read by all"])
+            until(lambda: one.texts == ["read by all"])
+        assert shared not in one.node.health().detail
+        with Participant(broker, topic) as other:
+            until(lambda: shared in one.node.health().detail)
+            write(broker, topic, ["read by both"])
+            until(lambda: "read by both" in one.texts and "read by both" in other.texts)
+    assert shared in caplog.text
+
+
 def test_records_deleted_under_a_running_reader_are_named(broker: Settings, topic: str) -> None:
     gone: list[RecordsGone] = []
     write(broker, topic, [f"{number}" for number in range(6)])
