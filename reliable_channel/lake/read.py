@@ -98,6 +98,7 @@ def unreadable(location: str, error: BaseException) -> EnvironmentFault:
     remedies = {
         "Unsupported": "Upgrade this package, or read it with the engine that wrote it last.",
         "Expected a filesystem path": "It is a shallow clone, whose files are elsewhere: read the original, or a copy.",
+        "No such file": "VACUUM may have removed a file meanwhile: read it again. If that fails, restore it.",
         "these reader features": "Run `reliable-channel rebuild`, which derives the tables again without them.",
     }
     remedy = next((remedy for words, remedy in remedies.items() if words in first_line), _CHECK_LOG)

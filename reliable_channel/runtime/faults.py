@@ -161,6 +161,7 @@ def _explain_system_error(error: OSError) -> ReliableChannelError | None:
     """Convert an operating system's error if a clearer message than its own exists."""
     name = error.filename if isinstance(error.filename, str) else None
     if error.errno in _DISK_FULL:
+        name = error.filename2 if isinstance(error.filename2, str) else name  # what a file is copied to
         where = f" writing {name}" if name else ""
         return EnvironmentFault(f"The disk is full{where}.", f"Free some space, or {_ANOTHER_PLACE.lower()}.")
     if name is None:

@@ -194,6 +194,8 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     status, _, err = run(capsys, "fail")
     assert status == 1
     assert err.startswith("reliable-channel: The disk is full writing /data/x.")
+    failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device", "/copied/from", None, "/data/x"))
+    assert run(capsys, "fail")[2].startswith("reliable-channel: The disk is full writing /data/x.")
 
 
 def test_a_full_disk_is_one_line_also_when_a_delta_table_meets_it(

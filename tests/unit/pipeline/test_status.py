@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.status import collect
 from reliable_channel.analysis.status_text import lines
 from reliable_channel.analysis.text import printable
@@ -200,13 +201,21 @@ def test_status_loads_neither_spark_nor_pandas(settings: Settings) -> None:
     assert subprocess.run(command, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(b"PAR1")])
+@pytest.mark.parametrize(
+    ("damage", "remedy"),
+    [
+        (lambda file: file.unlink(), "VACUUM may have removed a file meanwhile: read it again."),
+        (lambda file: file.write_bytes(b"PAR1"), "Check whether its _delta_log is complete;"),
+    ],
+)
 def test_files_that_are_gone_or_torn_are_said_in_a_sentence(
-    settings: Settings, damage: Callable[[Path], object]
+    settings: Settings, damage: Callable[[Path], object], remedy: str
 ) -> None:
     write(settings, tables.QUARANTINE, [{"reason": "null_value"}])
     for file in Path(settings.paths.table("quarantine")).rglob("*.parquet"):
         if "_delta_log" not in file.parts:
             damage(file)
-    with pytest.raises(EnvironmentFault, match="The Delta table quarantine cannot be read"):
+    with pytest.raises(EnvironmentFault, match=rf"The Delta table quarantine cannot be read: .*{remedy}"):
         collect(settings)
+    with pytest.raises(EnvironmentFault, match=rf"The Delta table quarantine cannot be read: .*{remedy}"):
+        TableSnapshot(settings.paths).select("SELECT reason FROM quarantine")
