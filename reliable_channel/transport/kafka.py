@@ -193,7 +193,9 @@ class KafkaNode(NodeBase):
         ]
         try:
             # Results of an earlier process belong to nobody: what it left unsettled is sent again.
-            readers.append(OffsetReader(self._clients, self._dispatched_topic, None, "latest"))
+            readers.append(
+                OffsetReader(self._clients, self._dispatched_topic, None, "latest", on_gone=self._report_gone_results)
+            )
             with translate_errors():
                 if not describe_topic(self._clients, self._outgoing_topic).partitions:
                     raise make_missing_topic_fault(self._outgoing_topic)
@@ -341,6 +343,13 @@ class KafkaNode(NodeBase):
     def _report_gone(self, gone: RecordsGone) -> None:
         self._gone = f"; gone before they were read: {gone}"
         self._emit(gone)
+
+    def _report_gone_results(self, gone: RecordsGone) -> None:
+        """Fail what awaits a report. It may be among those that are gone, and nobody would ever hear of it; the network
+        may have the envelope."""
+        for request_id in self._awaited.end():
+            detail = f"the report of its bridge may be gone: {gone}"
+            self._emit(self._report_failed(request_id, FailureReason.UNREACHABLE, detail))
 
     def _follow_results(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Read the bridges' reports of their health and of this process's envelopes."""

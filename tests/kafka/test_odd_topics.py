@@ -19,13 +19,14 @@ from pydantic import SecretStr
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.evidence.collecting import collect_evidence
 from reliable_channel.pipeline.ingest.lost_offsets import ask_broker
 from reliable_channel.pipeline.ingest.task import OffsetGap
 from reliable_channel.runtime.build import make_bridge
 from reliable_channel.runtime.topics import find_deviations
 from reliable_channel.transport import kafka_consumer
-from reliable_channel.transport.base import Received, RecordsGone
+from reliable_channel.transport.base import Received, RecordsGone, SendFailed
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_consumer import OffsetReader, describe_topic
@@ -222,6 +223,31 @@ def test_records_deleted_under_a_running_reader_are_named(broker: Settings, topi
         reader.close()
     assert records[-2:] == [4, 5]
     assert [(each.first, each.next) for each in gone] == [(0, 4)]
+
+
+def test_a_send_whose_report_is_deleted_unread_fails_and_may_be_repeated(
+    broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A participant slept for longer than reports are kept, and its send stayed queued for ever."""
+    poll, asleep, awake = OffsetReader.poll, threading.Event(), threading.Event()
+
+    def poll_awake(reader: OffsetReader, timeout_ms: int) -> Any:
+        if reader._topic == f"{topic}-d" and not awake.is_set():
+            asleep.set()
+            awake.wait(WAIT_S)
+        return poll(reader, timeout_ms)
+
+    monkeypatch.setattr(OffsetReader, "poll", poll_awake)
+    with Participant(broker, topic, None) as one:
+        assert asleep.wait(WAIT_S)
+        request_id = one.node.send(WakuMessage(b"sent", TOPIC))
+        write(broker, f"{topic}-d", ["report"] * 3)
+        delete_records(broker, f"{topic}-d", 3)
+        awake.set()
+        until(lambda: any(isinstance(event, SendFailed) for event in one.events))
+    (failed,) = [event for event in one.events if isinstance(event, SendFailed)]
+    assert (failed.request_id, failed.retriable) == (request_id, True)
+    assert "gone" in failed.detail
 
 
 @pytest.fixture
