@@ -71,6 +71,9 @@ _GUESSED_UNIT = "CASE {} ELSE 'none' END".format(
 )
 """The unit in which an implausible timestamp would be one; ``none`` of these."""
 QUANTILES = (0.5, 0.9, 0.99)
+BEFORE = dt.timedelta(hours=1)
+"""How long before a window it is looked for the first evidence of an acknowledgement. Stronger evidence may come
+minutes later, and is no acknowledgement of its own."""
 _PLACE = "kafka_topic, kafka_partition, kafka_offset"
 
 
@@ -165,14 +168,20 @@ def outcome(lake: TableSnapshot, hours: int = 24) -> Outcome:
 
 
 def latencies(lake: TableSnapshot, where: str, parameters: dict[str, Any]) -> dict[str, list[float]]:
-    """``network``, ``waiting``, ``acknowledgement`` → the quantiles in ms; empty where there is nothing to measure."""
+    """``network``, ``waiting``, ``acknowledgement`` → the quantiles in ms; empty where there is nothing to measure.
+    ``where``: the condition on ``event_time``; :data:`BEFORE` its parameter ``since`` it is looked for the first
+    evidence of acknowledgements."""
+    looked_at = "true"
+    if "since" in parameters:
+        looked_at, parameters = "event_time > $before", {**parameters, "before": parameters["since"] - BEFORE}
     (row,) = lake.select(
         f"""SELECT network, waiting, acknowledgement FROM
             (SELECT quantile_cont({NETWORK_MS}, {[*QUANTILES]}) FILTER ({PLAUSIBLE}) AS network,
                     quantile_cont({WAITING_MS}, {[*QUANTILES]}) AS waiting FROM delivered_messages WHERE {where}),
             (SELECT quantile_cont(ms, {[*QUANTILES]}) AS acknowledgement FROM
-                (SELECT min(latency_ms) AS ms FROM acks WHERE latency_ms IS NOT NULL AND {where}
-                 GROUP BY content_topic, channel_id, sds_id, acknowledged_by))""",  # noqa: S608 - names of columns; values are bound
+                (SELECT min(latency_ms) AS ms, min(event_time) AS event_time
+                 FROM acks WHERE latency_ms IS NOT NULL AND {looked_at}
+                 GROUP BY content_topic, channel_id, sds_id, acknowledged_by) WHERE {where})""",  # noqa: S608 - names of columns; values are bound
         parameters,
     )
     return {name: [float(value) for value in values or ()] for name, values in row.items()}

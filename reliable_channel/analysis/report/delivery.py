@@ -21,12 +21,14 @@ the first segment's arrival to the delivery of any message, both in event time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from reliable_channel.analysis import figures
 from reliable_channel.analysis.figures import LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
 from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
-from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.source import TableWindow, Window
 
 _QUANTILES = "quantile_cont({v}, 0.5) AS p50_ms, quantile_cont({v}, 0.9) AS p90_ms, quantile_cont({v}, 0.99) AS p99_ms"
 _POINTS = "[i / 100 FOR i IN range(0, 101)]"
@@ -113,17 +115,17 @@ def latency_curve(source: TableWindow, by: Dimension = "channel_id") -> pd.DataF
 def acknowledgement_latency(source: TableWindow, by: Dimension | str = "channel_id") -> pd.DataFrame:
     """How long each participant's first acknowledgement of an SDS message took, from the first sight of the message;
     ``by`` may also be ``evidence``."""
-    return source.query(_distribution(_keep_first_acks(source, by), by, "acknowledgements"))
+    return _query_first_acks(source, by, lambda rows: _distribution(rows, by, "acknowledgements"))
 
 
 def acknowledgement_curve(source: TableWindow, by: Dimension | str = "evidence") -> pd.DataFrame:
     """The distribution of :func:`acknowledgement_latency` as a line per value."""
-    return source.query(_curve(_keep_first_acks(source, by), _value(by)))
+    return _query_first_acks(source, by, lambda rows: _curve(rows, _value(by)))
 
 
 _FIRST_ACKS = """
     SELECT content_topic, channel_id, any_value(sender_id) AS sender_id, {more}
-           arg_min(evidence, latency_ms) AS evidence, min(latency_ms) AS ms
+           arg_min(evidence, latency_ms) AS evidence, min(latency_ms) AS ms, min(event_time) AS event_time
     FROM acks WHERE latency_ms IS NOT NULL GROUP BY content_topic, channel_id, sds_id, acknowledged_by
 """
 _SIZED_FIRST_ACKS = f"""
@@ -134,13 +136,14 @@ _SIZED_FIRST_ACKS = f"""
 """  # noqa: S608 - text of our own
 
 
-def _keep_first_acks(source: TableWindow, by: str) -> str:
-    """SQL of each participant's first acknowledgements. Only sizes need the hashes, which are most of what is read."""
-    if by == "size":
-        source.keep("sized_first_acks", _SIZED_FIRST_ACKS)
-        return "FROM sized_first_acks"
-    source.keep("first_acks", _FIRST_ACKS.format(more=""))
-    return "FROM first_acks"
+def _query_first_acks(source: TableWindow, by: str, make: Callable[[str], str]) -> pd.DataFrame:
+    """The result of a query that is made from the SQL of each participant's first acknowledgements. Evidence of which
+    there was some before the window is not the first. Only sizes need the hashes, which are most of what is read."""
+    earlier = source.beforehand()
+    in_window, values = Window(since=source.window.since).where()
+    name = "sized_first_acks" if by == "size" else "first_acks"
+    earlier.keep(name, _SIZED_FIRST_ACKS if by == "size" else _FIRST_ACKS.format(more=""))
+    return earlier.query(make(f"FROM {name} WHERE {in_window}"), **values)
 
 
 def odd_timestamps(source: TableWindow) -> pd.DataFrame:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
+from reliable_channel.analysis.figures import BEFORE
 from reliable_channel.analysis.report.snapshot import TableSnapshot, make_version_fault, with_whole_sums
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import in_our_time, unreadable
@@ -113,7 +114,7 @@ class TableWindow:
         self._loaded: dict[str, pa.Table] = {}
         self._kept: set[str] = set()
         self._answers: dict[tuple[str, str], pd.DataFrame] = {}
-        self._aftermath: TableWindow | None = None
+        self._wider: dict[Window, TableWindow] = {}
         self._engine = duckdb.connect()
         # Without access to anything outside, DuckDB neither installs nor loads an extension.
         self._engine.execute(f"SET TimeZone = 'UTC'; SET enable_external_access = false; {DUCKDB_MACROS}")
@@ -122,18 +123,26 @@ class TableWindow:
         """Provide the same tables in another window from now on."""
         for name in self._kept:
             self._engine.execute(f"DROP TABLE {name}")
-        for known in (self._loaded, self._kept, self._answers):
+        for known in (self._loaded, self._kept, self._answers, self._wider):
             known.clear()
-        self.window, self._aftermath = window, None
+        self.window = window
 
     def aftermath(self) -> TableWindow:
         """The tables in the window and the hour after it, which show what became of requests and sets at its end."""
-        if self.window.until is None:
+        until = self.window.until
+        return self._widen(replace(self.window, until=until + AFTER if until and until.year < dt.MAXYEAR else None))
+
+    def beforehand(self) -> TableWindow:
+        """The tables in the window and the hour before it, which show what is not the first of its kind."""
+        since = self.window.since
+        return self._widen(replace(self.window, since=since - BEFORE if since and since.year > dt.MINYEAR else None))
+
+    def _widen(self, window: Window) -> TableWindow:
+        if window == self.window:
             return self
-        if self._aftermath is None:
-            until = self.window.until + AFTER if self.window.until.year < dt.MAXYEAR else None
-            self._aftermath = TableWindow(self.snapshot, replace(self.window, until=until))
-        return self._aftermath
+        if window not in self._wider:
+            self._wider[window] = TableWindow(self.snapshot, window)
+        return self._wider[window]
 
     def rows(self, name: str, columns: Collection[str] | None = None) -> pa.Table:
         """The rows of a table in the window, at least with these ``columns``, by default with all but those of

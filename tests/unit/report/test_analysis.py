@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from reliable_channel.analysis.figures import latencies
 from reliable_channel.analysis.report import capacity, delivery, depth, graph, investigate, loss, quarantine
 from reliable_channel.analysis.report.dimensions import SIZES
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -192,6 +193,29 @@ def test_an_acknowledgement_counts_when_its_first_evidence_came(source: TableWin
     by_size = delivery.acknowledgement_latency(source, "size")
     assert by_size["acknowledgements"].sum() == len(first)
     assert set(by_size["name"]) - {"unknown"} <= set(SIZES) and len(by_size) > 1
+
+
+def test_stronger_evidence_in_a_later_window_is_no_acknowledgement_of_its_own(sample_tables: Path, told: Story) -> None:
+    first: dict[tuple[object, ...], tuple[dt.datetime, int]] = {}
+    for r in told.rows["acks"]:
+        key = (r["content_topic"], r["channel_id"], r["sds_id"], r["acknowledged_by"])
+        first[key] = min(first.get(key, (r["event_time"], r["latency_ms"])), (r["event_time"], r["latency_ms"]))
+    since = at(700)
+    later = {key for key, (time, _) in first.items() if time < since} & {
+        (r["content_topic"], r["channel_id"], r["sds_id"], r["acknowledged_by"])
+        for r in told.rows["acks"]
+        if r["event_time"] >= since
+    }
+    assert later, "stronger evidence came after the beginning of the window"
+    expected = [ms for time, ms in first.values() if time >= since]
+    source = windowed(sample_tables, since=since)
+    for by in ("channel_id", "size"):
+        found = delivery.acknowledgement_latency(source, by)
+        assert (found["acknowledgements"].sum(), found["max_ms"].max()) == (len(expected), max(expected))
+    (lake, just) = source.snapshot, {"since": since - dt.timedelta(microseconds=1)}
+    assert latencies(lake, "event_time > $since", just)["acknowledgement"] == pytest.approx(
+        list(pd.Series(expected).quantile([0.5, 0.9, 0.99]))
+    )
 
 
 def test_the_causal_depth_is_the_longest_chain(source: TableWindow) -> None:
