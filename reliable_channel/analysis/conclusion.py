@@ -29,6 +29,8 @@ def conclusion(
     missing, settled = totals["missing"], totals["missing"] + totals["delivered"]
     if not settled:
         return None
+    if settled == 1:
+        return "The only settled message was delivered." if not missing else "The only settled message is missing."
     if not missing:
         return f"All {settled:,} settled messages were delivered."
     sentences = [f"{text.percent(missing / settled)} of {settled:,} settled messages are missing."]

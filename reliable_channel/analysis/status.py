@@ -92,7 +92,8 @@ def _describe_job(
         rows = [commit.rows for commit in behind]
         known = sum(r for r in rows if r is not None) if None not in rows else None
         since = _to_iso(behind[0].time_ms) if behind else None
-        sources.append({"source": name, "behind": known, "unit": "rows", "commits": len(behind), "since": since})
+        lag = {"source": name, "behind": known, "unit": "rows", "commits": len(behind), "since": since}
+        sources.append({**lag, "at_least": opened[name].version() + 1 - next_version > HISTORY_LIMIT})
     for topic, offsets in checkpoint.offsets.kafka.items():
         end = broker_offsets.answer(topic)
         behind_records = None if end is None else sum(max(0, end[p] - offsets.get(p, 0)) for p in end)

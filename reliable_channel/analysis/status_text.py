@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reliable_channel.analysis.text import printable
+from reliable_channel.analysis.text import pluralize, printable
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
@@ -37,7 +37,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         ),
         "",
         "Waiting",
-        f"  {report['open_sets']['count']:,} open sets of segments"
+        f"  {pluralize(report['open_sets']['count'], 'open sets')} of segments"
         + (f", next timer {report['open_sets']['next_due']}" if report["open_sets"]["next_due"] else ""),
         f"  {_format_missing(report['missing_dependencies'])}",
         "",
@@ -63,8 +63,10 @@ def _format_source(source: Mapping[str, Any]) -> str:
         return f"{name}: lag unknown"
     if not behind and not source.get("commits"):
         return f"{name}: nothing left to read"
-    count = f"{behind:,} {source['unit']}" if behind is not None else f"{source['commits']:,} commits"
-    return f"{name}: {count} behind" + (f", since {source['since']}" if source.get("since") else "")
+    unit = source["unit"] if behind is not None else "commits"
+    count = pluralize(source["commits"] if behind is None else behind, unit)
+    least, earlier = ("at least ", " or earlier") if source.get("at_least") else ("", "")
+    return f"{name}: {least}{count} behind" + (f", since {source['since']}{earlier}" if source.get("since") else "")
 
 
 def _format_missing(missing: Mapping[str, Any]) -> str:
@@ -72,7 +74,7 @@ def _format_missing(missing: Mapping[str, Any]) -> str:
         return "no dependency is missing"
     oldest = missing["oldest"]
     return (
-        f"{missing['count']:,} missing dependencies, the oldest {printable(oldest['sds_id'])} of channel "
+        f"missing dependencies: {missing['count']:,}, the oldest {printable(oldest['sds_id'])} of channel "
         f"{printable(oldest['channel_id'])} on {printable(oldest['content_topic'])}, asked for since "
         f"{oldest['asked_since']}"
     )

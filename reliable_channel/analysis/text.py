@@ -40,6 +40,11 @@ def count(value: Any) -> str:
     return DASH if value is None else f"{int(value):,}"
 
 
+def pluralize(number: int, what: str) -> str:
+    """A number with its noun (a plural in ``s``)."""
+    return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
+
+
 def number(value: Any) -> str:
     """A number with as many digits as it needs."""
     if value is None:
@@ -48,13 +53,14 @@ def number(value: Any) -> str:
 
 
 def percent(value: Any) -> str:
-    """A share, so that a small loss is not shown as none: 0 % and 100 % only if exact."""
+    """A share, or how much one changed, so that a small loss is not shown as none: 0 % and 100 % only if exact."""
     if value is None:
         return DASH
     part = float(value) * 100
-    if 99.9 < part < 100:
-        return "> 99.9 %"
-    return f"{part:.0f} %" if part in (0, 100) else f"{part:.1f} %" if part >= 1 else f"{part:.2g} %"
+    size = abs(part)
+    if 99.9 < size < 100:
+        return "> 99.9 %" if part > 0 else "< -99.9 %"
+    return f"{part:.0f} %" if size in (0, 100) else f"{part:.1f} %" if size >= 1 else f"{part:.2g} %"
 
 
 def share(part: float | None, whole: float | None) -> str:

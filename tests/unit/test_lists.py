@@ -96,5 +96,5 @@ def test_the_line_of_a_continuous_run_says_what_was_read_and_when_each_job_last_
     metrics.record_verdicts({"delivered": 300, "missing": 35}, {}, {}, None)
     assert format_status(metrics, 1_007) == (
         "1,234 records read; last micro-batch: ingest 7 s ago, reassembly never, ack 7 s ago;"
-        " 300 messages delivered, 35 missing"
+        " 300 messages delivered and 35 missing in 24 h"
     )

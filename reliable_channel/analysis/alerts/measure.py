@@ -108,7 +108,7 @@ def _measure_silence(lake: TableSnapshot, rule: rules.SilentChannel, window: dic
         Reading(
             _name_channel(row),
             float(row["silent_ms"]),
-            f"nothing for {text.duration(row['silent_ms'])}, after {row['messages']} SDS messages",
+            f"nothing for {text.duration(row['silent_ms'])}, after {text.pluralize(row['messages'], 'SDS messages')}",
         )
         for row in rows
     ]
@@ -125,7 +125,11 @@ def _count_partitions(lake: TableSnapshot, rule: rules.TopicInPartitions, window
         window,
     )
     return [
-        Reading(_shorten(row["content_topic"] or ""), float(row["partitions"]), f"in {row['partitions']} partitions")
+        Reading(
+            _shorten(row["content_topic"] or ""),
+            float(row["partitions"]),
+            f"in {text.pluralize(row['partitions'], 'partitions')}",
+        )
         for row in rows
     ]
 
@@ -191,8 +195,8 @@ def _count_mixed_families(lake: TableSnapshot, rule: rules.MixedFamilies, window
             channel,
             float(mixed[0]["fewer"]),
             "; ".join(
-                f"{row['fewer']} senders of {row['kind']} {row['form']} and {row['more']} of the other cannot read each"
-                " other"
+                f"{text.pluralize(row['fewer'], 'senders')} of {row['kind']} {row['form']} and {row['more']} of the"
+                " other cannot read each other"
                 for row in mixed
             ),
         )

@@ -70,7 +70,7 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
     total = sum(row["messages"] for row in bins)
     return _make_figure(
         "Verdicts over time",
-        f"Stacked bars of {total} messages by verdict and cause, by the time of their first trace.",
+        f"Stacked bars of {text.pluralize(total, 'messages')} by verdict and cause, by the time of their first trace.",
         ("first seen (UTC)", "verdict and cause", "messages"),
         ((text.moment(row["time"])[:19], row["outcome"], row["messages"]) for row in bins),
         len(bins),
@@ -81,7 +81,8 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
 def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
     """Messages delivered over time, by channel."""
     bounded = window.clock is not None and window.last != "all"
-    frame = delivery.rate(TableWindow(lake, Rows(since=window.since) if bounded else None))
+    begin = window.since + dt.timedelta(microseconds=1)  # which is in a window of the report, and not in a page's
+    frame = delivery.rate(TableWindow(lake, Rows(since=begin) if bounded else None))
     frame.attrs["until"] = window.now
 
     def draw(_: int) -> Any:
@@ -91,7 +92,7 @@ def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
     rows = ((text.moment(row.time)[:19], text.name(row.name), row.messages) for row in frame.itertuples(index=False))
     return _make_figure(
         "Messages delivered",
-        f"Stacked bars of {int(frame['messages'].sum())} messages delivered, by channel and time.",
+        f"Stacked bars of {text.pluralize(int(frame['messages'].sum()), 'messages')} delivered, by channel and time.",
         ("delivered (UTC)", "channel", "messages"),
         rows,
         len(frame),
@@ -135,7 +136,7 @@ def time_line(lake: TableSnapshot, message: MessageFacts) -> Figure:
     )
     return _make_figure(
         "Time line",
-        f"Marks in lanes over time: {len(frame)} events of this message.",
+        f"Marks in lanes over time: {text.pluralize(len(frame), 'events')} of this message.",
         ("time (UTC)", "lane", "what", "who", "detail", "SDS id"),
         rows,
         len(frame),
@@ -164,7 +165,7 @@ def causal(lake: TableSnapshot, message: MessageFacts) -> Figure:
     absent = sum(not node.known for node in graph.nodes)
     return _make_figure(
         "Causal graph",
-        f"{len(graph.nodes)} SDS messages around this one, {absent} of which did not arrive.",
+        f"{text.pluralize(len(graph.nodes), 'SDS messages')} around this one, {absent} of which did not arrive.",
         ("step", "SDS id", "sender", "state", "names"),
         rows,
         len(graph.nodes),
@@ -190,7 +191,8 @@ def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilte
     participants = len({row["participant"] for row in rows})
     figure = _make_figure(
         "Share of the channel known",
-        f"Marks of {participants} participants over time, by the share of the others' messages known.",
+        f"Marks of {text.pluralize(participants, 'participants')} over time, by the share of the others' messages"
+        " known.",
         ("time (UTC)", "participant", "known", "of"),
         ((text.moment(time)[:19], text.name(who), has, of) for time, who, has, of in columns),
         len(columns),

@@ -60,7 +60,8 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update({one.__name__: one for one in (text.name, text.duration, text.count, text.number, text.size)})
+    writers = (text.name, text.duration, text.count, text.number, text.pluralize, text.size)
+    made.filters.update({write.__name__: write for write in writers})
     made.filters.update(
         dump=dump, prose=prose, quote=shlex.quote, hex=lambda raw: text.DASH if raw is None else raw.hex()
     )

@@ -36,8 +36,8 @@ def tell_behind(lake: TableSnapshot, window: Window) -> list[str]:
     if not rows:
         return []
     behind = [
-        f"{text.name(row['participant'])} lacks {row['lacks']:,} messages of {text.name(row['channel_id'])}"
-        f" since {text.time(row['lacks_since'])}"
+        f"{text.name(row['participant'])} lacks {text.pluralize(row['lacks'], 'messages')} of"
+        f" {text.name(row['channel_id'])} since {text.time(row['lacks_since'])}"
         for row in rows
     ]
     more = rows[0]["everybody"] - len(rows)

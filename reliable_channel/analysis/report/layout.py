@@ -194,8 +194,8 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("delivered", text.count(totals["delivered"] if judged else totals["delivered_rows"])),
         ("missing", text.count(totals["missing"]) if judged else text.DASH),
         ("loss", text.percent(totals["loss"])),
-        ("half arrived within", text.duration(latency["p50"])),
-        ("99 % within", text.duration(latency["p99"])),
+        ("half of the delivered within", text.duration(latency["p50"])),
+        ("99 % of the delivered within", text.duration(latency["p99"])),
         ("repaired", text.count(totals["repaired"])),
         ("records quarantined", text.percent(report["records"]["refused_share"])),
     ]

@@ -110,24 +110,26 @@ def _write_notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFra
         notes.append("No message is known in this window." + _describe_span(source))
     elif unjudged := _count_unjudged(source):
         notes.append(
-            f"{unjudged:,} newer messages were delivered {text.duration(_VERDICT_MS)} ago or earlier and have no"
-            " verdict: no round of verdicts has ended since, and no loss since is counted."
+            f"There is no verdict on {text.pluralize(unjudged, 'newer messages')}, delivered"
+            f" {text.duration(_VERDICT_MS)} ago or earlier: no round of verdicts has ended since, and no loss since is"
+            " counted."
         )
     if totals["unknown"]:
         unknown = causes[(causes["verdict"] == "unknown") & (causes["cause"] != CLAIMED_BY_ONE)]
         why = ", ".join(f"{row.messages:,} {text.words(row.cause)}" for row in unknown.itertuples())
         notes.append(
-            f"{totals['unknown']:,} messages are unknown ({why}); they count neither as delivered nor as lost."
+            f"Neither delivered nor missing, but unknown: {text.pluralize(totals['unknown'], 'messages')} ({why})."
         )
     if totals["claimed"]:
         notes.append(
-            f"{totals['claimed']:,} more ids are claimed by one participant alone; they count in no figure of messages."
+            f"No figure of messages counts {text.pluralize(totals['claimed'], 'more ids')} that one participant alone"
+            " claims."
         )
     unexplained = causes.loc[(causes["verdict"] == "missing") & (causes["cause"] == loss.UNEXPLAINED), "messages"].sum()
     if unexplained:
         queried = source.snapshot.select("SELECT 1 FROM store_presence LIMIT 1")  # at any time: a back-fill asks later
         why = "no evidence names one" if queried else "no store node was asked for them"
-        notes.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
+        notes.append(f"Of {text.pluralize(unexplained, 'missing messages')} the cause is not known: {why}.")
     return notes
 
 
@@ -149,10 +151,9 @@ def _note_timestamps(odd: pd.DataFrame) -> list[str]:
         return []
     units = ", ".join(sorted({unit for unit in odd["guessed_unit"] if unit != "none"}))
     guess = f" They are probably in {units} instead of ns." if units else ""
-    return [
-        f"{odd['messages'].sum():,} messages of {odd['sender_id'].nunique(dropna=False):,} senders have timestamps that"
-        f" are implausible; no latency counts them.{guess}"
-    ]
+    messages = text.pluralize(odd["messages"].sum(), "messages")
+    senders = text.pluralize(odd["sender_id"].nunique(dropna=False), "senders")
+    return [f"The timestamps of {messages} of {senders} are implausible; no latency counts them.{guess}"]
 
 
 def _describe_span(source: TableWindow) -> str:

@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
         """Decode quarantined records again; those that can be decoded now are processed, exactly once.
 
         Exit codes: 0 done, 1 there are no tables."""
+        from reliable_channel.analysis.text import pluralize
         from reliable_channel.core.errors import ConfigurationError
         from reliable_channel.core.wire.malformed import Reason
         from reliable_channel.lake.read import exists, no_tables_fault
@@ -37,6 +38,5 @@ def register(app: typer.Typer) -> None:
         with spark_session(settings) as spark:
             count = run(spark, settings, reason or ())
         typer.echo(
-            f"{count} record{'' if count == 1 else 's'} can be decoded now"
-            + ("; the next run processes them." if count else ".")
+            f"{pluralize(count, 'records')} can be decoded now" + ("; the next run processes them." if count else ".")
         )

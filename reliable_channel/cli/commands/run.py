@@ -158,7 +158,7 @@ def summarize_tables(settings: Settings) -> str:
     from reliable_channel.analysis.command_name import command_name
     from reliable_channel.analysis.figures import LOSS, VERDICTS, records
     from reliable_channel.analysis.report.snapshot import TableSnapshot
-    from reliable_channel.analysis.text import percent
+    from reliable_channel.analysis.text import percent, pluralize
 
     (totals,) = TableSnapshot(settings.paths).select(
         f"""SELECT {records()} AS records, (SELECT count(*) FROM delivered_messages) AS came, *, {LOSS} AS loss
@@ -167,12 +167,13 @@ def summarize_tables(settings: Settings) -> str:
     judged = totals["messages"] > 0
     loss = f"{totals['missing']:,} missing ({percent(totals['loss'])})" if judged else "not judged (--verdicts)"
     delivered = totals["delivered"] if judged else totals["came"]
-    done = f"{totals['records']:,} records, {delivered:,} messages delivered, {loss}"
+    done = f"{pluralize(totals['records'], 'records')}, {pluralize(delivered, 'messages')} delivered, {loss}"
     return f"Done: {done}. What and why: {command_name()} report"
 
 
 def format_status(metrics: PrometheusMetrics, now: float) -> str:
-    """The status of a continuous run in one line; ``now`` is the time in Unix s."""
+    """The status of a continuous run in one line: records since its start, messages of the last 24 hours of the
+    recorded clock. ``now`` is the time in Unix s."""
     value = metrics.registry.get_sample_value
 
     def age(name: str, **labels: str) -> str:
@@ -185,7 +186,7 @@ def format_status(metrics: PrometheusMetrics, now: float) -> str:
     counts = {verdict: value("reliable_channel_messages", {"verdict": verdict}) for verdict in ("delivered", "missing")}
     if None in counts.values():
         return f"{line}; no verdicts yet"
-    return f"{line}; {counts['delivered']:,.0f} messages delivered, {counts['missing']:,.0f} missing"
+    return f"{line}; {counts['delivered']:,.0f} messages delivered and {counts['missing']:,.0f} missing in 24 h"
 
 
 def keep_status(stop: threading.Event, metrics: PrometheusMetrics, terminal: bool) -> None:

@@ -128,7 +128,7 @@ def test_a_content_topic_in_two_partitions_is_seen_and_ticks_are_not(write: Writ
     write("sds_messages", bridge_row(1, minutes(-1)), bridge_row(2, minutes(-1), partition=1), *ticks)
     write("sds_messages", bridge_row(3, minutes(-1), content_topic="/once"))
     found = measured("kind: topic_in_partitions")
-    assert found == [Reading("/c", 2.0, "in 2 partitions"), Reading("/once", 1.0, "in 1 partitions")]
+    assert found == [Reading("/c", 2.0, "in 2 partitions"), Reading("/once", 1.0, "in 1 partition")]
 
 
 def test_the_budget_is_that_of_the_busiest_sender_in_its_fullest_epoch(write: Write, measured: Any) -> None:
@@ -174,7 +174,7 @@ def test_senders_of_a_channel_in_two_families_are_counted_on_the_smaller_side(wr
         *(*sent(50, "frank", "nim", channel_id="few"), *sent(60, "grace", "spec", count=2, channel_id="few")),
         *sent(70, "", "nim", sds_kind="tick"),
     )
-    detail = "1 senders of family nim and 2 of the other cannot read each other"
+    detail = "1 sender of family nim and 2 of the other cannot read each other"
     assert measured("kind: mixed_families") == [Reading(TALK, 1.0, detail)]
     (few, _) = sorted(measured("kind: mixed_families, at_least: 2"), key=lambda reading: reading.subject)
     assert json.loads(few.subject)[2] == "few"
@@ -191,7 +191,7 @@ def test_senders_of_a_channel_in_two_encryption_layers_are_counted_too(write: Wr
         *sent(30, "bob", None, sds_kind="sync"),
         *(*sent(40, "dave", "inside_sds", channel_id="one"), *sent(50, "erin", None, channel_id="one")),
     )
-    detail = "1 senders of encryption layer around_sds and 2 of the other cannot read each other"
+    detail = "1 sender of encryption layer around_sds and 2 of the other cannot read each other"
     assert measured("kind: mixed_families") == [Reading(TALK, 1.0, detail)]
 
 

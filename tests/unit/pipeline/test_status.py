@@ -81,6 +81,20 @@ def test_the_lag_of_a_job_is_what_it_has_not_read(settings: Settings) -> None:
     assert any("sds_messages: 7 rows behind, since " in line for line in lines(collect(settings)))
 
 
+def test_a_lag_beyond_the_commits_that_are_examined_is_a_least_one(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count in (2, 3, 4):
+        table_id = write(settings, tables.SDS_MESSAGES, [{"sds_id": "x"}] * count)
+    checkpoint(settings, "reassembly", "q1", reads(table_id, 0))
+    for limit, least in ((3, ""), (2, "at least ")):
+        monkeypatch.setattr("reliable_channel.analysis.status.HISTORY_LIMIT", limit)
+        said = lines(collect(settings))
+        rows = 9 if limit == 3 else 7
+        (line,) = [line for line in said if f"sds_messages: {least}{rows} rows behind, since " in line]
+        assert line.endswith(" or earlier") == bool(least)
+
+
 def test_maintenance_is_not_lag(settings: Settings) -> None:
     for _ in range(2):
         table_id = write(settings, tables.SDS_MESSAGES, [{"sds_id": "x"}])

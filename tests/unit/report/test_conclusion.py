@@ -39,6 +39,12 @@ def test_nothing_missing_is_said() -> None:
     assert said([channel("talk", 40, 0)], []) == "All 40 settled messages were delivered."
 
 
+@pytest.mark.parametrize(("missing", "outcome"), [(0, "was delivered"), (1, "is missing")])
+def test_one_message_is_no_share(missing: int, outcome: str) -> None:
+    channels = [channel("talk", 1 - missing, missing)]
+    assert said(channels, [cause(None, missing)]) == f"The only settled message {outcome}."
+
+
 def test_the_channel_that_misses_much_more_and_the_commonest_cause_are_named() -> None:
     told = said(
         [channel("talk", 95, 5), channel("ops", 80, 20)],

@@ -87,7 +87,10 @@ def test_report_and_dashboard_count_them_apart(tmp_path: Path) -> None:
         ("carol", "ms"),
     ]
     assert delivery.waiting(TableWindow(Path(paths.data_dir)))["messages"].sum() == 4, "by our own clock"
-    assert any("3 messages of 2 senders have timestamps" in note and "in ms" in note for note in report["notes"])
+    assert any(
+        "The timestamps of 3 messages of 2 senders are implausible" in note and "in ms" in note
+        for note in report["notes"]
+    )
     page = TestClient(create_app(paths), base_url="http://localhost").get("/?last=all").text
     assert (
         "Not counted: 3 messages of 2 senders whose timestamps are implausible, probably in ms instead of ns." in page

@@ -296,7 +296,7 @@ def test_a_crossed_threshold_stands_in_json(as_json: dict[str, Any]) -> None:
 
 def test_messages_that_no_round_of_verdicts_has_judged_are_counted(sample_tables: Path, tmp_path: Path) -> None:
     """Those of the last 15 minutes may still get their verdict."""
-    note = "newer messages were delivered 15 min ago or earlier and have no verdict"
+    note = "newer messages, delivered 15 min ago or earlier: no round of verdicts has ended since"
     assert note not in report(sample_tables).stdout
     shutil.copytree(sample_tables, tmp_path, dirs_exist_ok=True)
     paths = PathSettings(data_dir=str(tmp_path))
@@ -307,7 +307,7 @@ def test_messages_that_no_round_of_verdicts_has_judged_are_counted(sample_tables
     append_rows(paths, CLOCK, as_arrow([tick | {"event_time": now}], CLOCK))
     new = [message | {"first_seen": now - dt.timedelta(minutes=before)} for before in (17, 16, 14)]
     append_rows(paths, DELIVERED_MESSAGES, as_arrow(new, DELIVERED_MESSAGES))
-    assert f"• 2 {note}" in report(tmp_path).stdout
+    assert f"• There is no verdict on 2 {note}" in report(tmp_path).stdout
 
 
 def test_silence_does_not_pass_for_health(sample_tables: Path, tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_what_is_unknown_is_no_loss_of_nought(tmp_path: Path) -> None:
     assert sum(row["messages"] for row in drawn) == answer["totals"]["messages"] == 4, (
         "what one alone claims is no message"
     )
-    assert "4 messages are unknown (3 source gap, 1 unsettled); they count neither" in said
+    assert "Neither delivered nor missing, but unknown: 4 messages (3 source gap, 1 unsettled)." in said
 
 
 def test_missing_messages_beyond_the_bound_are_counted(tmp_path: Path) -> None:
@@ -528,6 +528,11 @@ def test_a_page_that_cannot_be_written_is_a_fault_with_a_remedy(tmp_path: Path) 
         (text.number(1234.5), "1,234"),
         (text.time("2026-11-01T12:00:00.100000Z"), "2026-11-01 12:00:00"),
         (text.name("a" * 100), "a" * 40 + "…" + "a" * 19),
+        (" ".join(map(text.percent, (-1, -0.9999, -0.125, -0.0012))), "-100 % < -99.9 % -12.5 % -0.12 %"),
+        (
+            "; ".join(text.pluralize(number, "open sets") for number in (0, 1, 2_000)),
+            "0 open sets; 1 open set; 2,000 open sets",
+        ),
     ],
 )
 def test_numbers_are_written_for_people(written: str, expected: str) -> None:

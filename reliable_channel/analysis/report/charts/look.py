@@ -123,7 +123,7 @@ def bars_over_time(
     seconds = frame.attrs.get("seconds", 0)
     rows, names = stack_bars(frame, name, value, seconds, [*colours] if colours else None)
     rows["hover"] = [
-        f"{row[name]}: {pluralize(row[value], what)}, {row['time']:%Y-%m-%d %H:%M:%S}"
+        f"{row[name]}: {text.pluralize(row[value], what)}, {row['time']:%Y-%m-%d %H:%M:%S}"
         for row in rows.to_dict("records")
     ]
     chart = (
@@ -139,11 +139,6 @@ def bars_over_time(
         )
     )
     return set_size(chart)
-
-
-def pluralize(number: int, what: str) -> str:
-    """A number with its noun (a plural in ``s``)."""
-    return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
 
 
 def whole_numbers(values: pd.Series) -> alt.Axis:

@@ -42,7 +42,8 @@ MESSAGES = View(
         Column(
             "segments_seen",
             "BIGINT",
-            "number of its segments that arrived, data and parity, each counted once; as long as sds_messages is kept",
+            "number of its segments that arrived, data and parity, each counted once; null if none did; as long as"
+            " sds_messages is kept",
             example="3",
         ),
         _DELIVERED["repaired_segments"],
