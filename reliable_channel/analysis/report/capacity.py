@@ -15,6 +15,8 @@ Times are the wall clock of the driver, not event time.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 
 from reliable_channel.analysis import text
@@ -93,7 +95,11 @@ def summary(source: TableWindow) -> pd.DataFrame:
 
 def cost(source: TableWindow) -> pd.DataFrame:
     """The cost of one record and one delivered message in ms during which a query's micro-batches ran: on a machine of
-    c cores at most c times as much CPU. The window must hold whole runs, or numerator and denominator differ."""
+    c cores at most c times as much CPU. The window must hold whole runs, or numerator and denominator differ.
+    Micro-batches have no channel and no sender, so the messages of all count."""
+    everybody = replace(source.window, channel_id=None, content_topic=None, sender_id=None)
+    if everybody != source.window:
+        source = TableWindow(source.snapshot, everybody)
     return source.query(
         f"""
         WITH busy AS (SELECT query, sum(took_ms) AS ms FROM ({_WIDE}) GROUP BY query),
@@ -121,5 +127,8 @@ def describe(source: TableWindow) -> str:
         sentences.append(f"A record cost {text.number(per_record)} ms of that.")
     behind = queries[queries["lag"] > 0]
     names = ", ".join(text.name(name) for name in behind["query"])
-    sentences.append(f"At the end these were behind: {names}." if names else "At the end no query was behind.")
+    if names:
+        sentences.append(f"At the end these were behind: {names}.")
+    elif queries["lag"].notna().any():
+        sentences.append("At the end no query was behind.")
     return " ".join(sentences)

@@ -26,7 +26,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from reliable_channel.analysis import figures
-from reliable_channel.analysis.figures import LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
+from reliable_channel.analysis.figures import COUNTED, LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
 from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
 from reliable_channel.analysis.report.source import TableWindow, Window
 
@@ -51,14 +51,15 @@ def by_channel(source: TableWindow) -> pd.DataFrame:
 def totals(source: TableWindow) -> pd.DataFrame:
     """One row over all channels: messages, delivered, late, missing, unknown (verdicts), claimed (counted in none of
     these), loss (missing of missing and delivered; null without any), judged_as_of (UTC), payload_bytes of
-    delivered_messages, repaired, channels, senders, first_seen and last_seen (UTC)."""
+    delivered_messages, repaired, channels, senders (of messages and deliveries), first_seen and last_seen (UTC)."""
     return source.query(
         f"""
         SELECT *, {LOSS} AS loss FROM (
             SELECT {VERDICTS},
                    (SELECT count(*) FROM (SELECT content_topic, channel_id FROM delivery_status
                        UNION SELECT content_topic, channel_id FROM delivered_messages)) AS channels,
-                   count(DISTINCT sender_id) AS senders,
+                   (SELECT count(sender_id) FROM (SELECT sender_id FROM delivery_status WHERE {COUNTED}
+                       UNION SELECT sender_id FROM delivered_messages)) AS senders,
                    min(first_seen) AS first_seen, max(first_seen) AS last_seen, max(as_of) AS judged_as_of
             FROM delivery_status),
             (SELECT coalesce(sum(payload_bytes), 0)::BIGINT AS payload_bytes FROM delivered_messages),

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from reliable_channel.analysis import text
+from reliable_channel.analysis.figures import COUNTED
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow, Window
@@ -64,19 +65,20 @@ def _read_channels(lake: TableSnapshot, window: Window) -> Channels:
 
 def list_store_answers(source: TableWindow) -> pd.DataFrame:
     """In bins of the time of the messages that stores were asked for: how many of their SDS messages a store has
-    (``present``) and has not (``absent``), and how many of the messages are missing."""
+    (``present``) and has not (``absent``), and how many of the messages are missing. What one participant alone claims
+    is none of them: no store has what somebody invented."""
     frame = source.query(
-        """
+        f"""
         WITH asked AS (
             SELECT node, sds_id, channel_id, content_topic, bool_or(outcome = 'present') AS present FROM store_presence
             WHERE sds_id IS NOT NULL AND outcome IN ('present', 'absent') GROUP BY ALL),
         ids AS (SELECT content_topic, channel_id, message_key, unnest(sds_ids) AS sds_id, first_seen, verdict
-                FROM delivery_status)
+                FROM delivery_status WHERE {COUNTED})
         SELECT time_bucket(to_seconds($seconds), first_seen) AS time, count(*) FILTER (present) AS present,
                count(*) FILTER (NOT present) AS absent,
                count(DISTINCT (content_topic, channel_id, message_key)) FILTER (verdict = 'missing') AS missing
         FROM ids JOIN asked USING (content_topic, channel_id, sds_id) WHERE first_seen IS NOT NULL GROUP BY 1 ORDER BY 1
-        """,
+        """,  # noqa: S608 - constants of our own
         seconds=BIN_S,
     )
     frame["share"] = frame["present"] / (frame["present"] + frame["absent"])
@@ -84,15 +86,20 @@ def list_store_answers(source: TableWindow) -> pd.DataFrame:
 
 
 def list_new_names(source: TableWindow) -> pd.DataFrame:
-    """In bins of time: the senders that sent a single SDS message, ever."""
-    return source.query(
-        """
-        WITH firsts AS (SELECT sender_id, min(event_time) AS first FROM sds_messages
-                        WHERE sds_kind <> 'tick' GROUP BY ALL HAVING count(*) = 1)
-        SELECT time_bucket(to_seconds($seconds), first) AS time, count(*) AS senders FROM firsts GROUP BY 1 ORDER BY 1
-        """,
-        seconds=BIN_S,
+    """In bins of time: the senders that sent a single SDS message ever, in any channel, however many copies came."""
+    in_window, values = source.window.where()
+    counted = source.snapshot.arrow(
+        f"""
+        WITH firsts AS (SELECT min(event_time) AS event_time, any_value(channel_id) AS channel_id,
+                               any_value(content_topic) AS content_topic
+                        FROM sds_messages GROUP BY sender_id HAVING min(sds_id) = max(sds_id))
+        SELECT time_bucket(to_seconds($seconds), event_time) AS time, count(*) AS senders
+        FROM firsts WHERE {in_window} GROUP BY 1 ORDER BY 1
+        """,  # noqa: S608 - names of columns; values are bound
+        {**values, "seconds": BIN_S},
     )
+    frame: pd.DataFrame = counted.to_pandas()
+    return frame
 
 
 def describe(source: TableWindow) -> str:
@@ -102,7 +109,7 @@ def describe(source: TableWindow) -> str:
         sides = " and ".join(text.printable(group, 200) for group in split.groups)
         sentences.append(
             f"{text.name(split.channel)} was split from {text.time(split.since)} to {text.time(split.healed)}: {sides}."
-            f" {text.count(split.missing)} messages of that time are missing."
+            f" Missing of that time: {text.pluralize(split.missing, 'messages')}."
         )
     answers = list_store_answers(source)
     asked = answers["present"] + answers["absent"]
@@ -110,9 +117,12 @@ def describe(source: TableWindow) -> str:
     if not little.empty:
         until = little["time"].max() + pd.Timedelta(seconds=BIN_S)
         then, ever = text.count(little["missing"].sum()), text.count(answers["missing"].sum())
+        missing = f"{then} of the {ever} missing messages among them are of that time"
+        if ever == "0":
+            missing = "none of the messages is missing"
         sentences.append(
             f"Stores had next to nothing of what they were asked for from {text.time(little['time'].min())} to"
-            f" {text.time(until)}: {then} of the {ever} missing messages among them are of that time."
+            f" {text.time(until)}: {missing}."
         )
     names = list_new_names(source)
     flood = names[names["senders"] > MANY_NAMES]

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from reliable_channel.analysis.figures import COUNTED
 from reliable_channel.analysis.report.dimensions import bin_seconds
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -60,11 +61,12 @@ def missing(source: TableWindow, limit: int = 100) -> pd.DataFrame:
 
 
 def losses_over_time(source: TableWindow) -> pd.DataFrame:
-    """Messages not delivered, in bins of the time at which they were first seen or missed."""
+    """Messages not delivered, in bins of the time at which they were first seen or missed; ids that one participant
+    alone claims are none."""
     width = bin_seconds(source, "delivery_status", "first_seen")
     frame = source.query(
         f"""SELECT time_bucket(to_seconds($seconds), first_seen) AS time, verdict, {_CAUSE}, count(*) AS messages
-            FROM delivery_status WHERE verdict <> 'delivered' AND first_seen IS NOT NULL
+            FROM delivery_status WHERE verdict <> 'delivered' AND first_seen IS NOT NULL AND {COUNTED}
             GROUP BY ALL ORDER BY time, verdict, cause""",  # noqa: S608 - constants of our own
         seconds=width,
     )

@@ -20,6 +20,7 @@ import pandas as pd
 
 from reliable_channel.analysis import conclusion as sentences
 from reliable_channel.analysis import text
+from reliable_channel.analysis.figures import COUNTED
 from reliable_channel.analysis.report import delivery, loss, times
 from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.core.errors import LocalError
@@ -101,8 +102,8 @@ def _build_form(source: TableWindow, offered: pd.DataFrame) -> Any:
     def apply(_: Any) -> None:
         try:
             source.choose(_parse_window(**{name: field.value for name, field in fields.items()}))
-            messages = source.query("SELECT count(*) AS messages FROM delivery_status")["messages"][0]
-            outcome.value = f"{messages:,} messages. Run the cells below to see them."
+            messages = text.pluralize(int(choices(source)["messages"].sum()), "messages")
+            outcome.value = f"{messages}. Run the cells below to see what became of them."
         except LocalError as error:
             outcome.value = str(error)
 
@@ -123,11 +124,11 @@ def choices(source: TableWindow) -> pd.DataFrame:
     """The possible arguments of :func:`open_tables`: the channels and senders of the window with their messages, and
     the time from the first of them to the last."""
     return source.query(
-        """
+        f"""
         SELECT channel_id AS channel, sender_id AS sender, count(*) AS messages, min(first_seen) AS since,
                max(first_seen) AS until
-        FROM delivery_status GROUP BY ALL ORDER BY channel, messages DESC, sender
-        """
+        FROM delivery_status WHERE {COUNTED} GROUP BY ALL ORDER BY channel, messages DESC, sender
+        """  # noqa: S608 - constants of our own
     )
 
 
@@ -148,7 +149,7 @@ def html(frame: pd.DataFrame) -> str:
     head = "".join(f"<th>{escape(heading)}</th>" for heading in ([""] if index else []) + headings)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     more = len(frame) - len(shown)
-    caption = f"<caption>{more:,} rows more</caption>" if more else ""
+    caption = f"<caption>{text.pluralize(more, 'rows')} more</caption>" if more else ""
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

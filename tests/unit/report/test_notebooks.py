@@ -14,7 +14,7 @@ import nbformat
 import pandas as pd
 import pytest
 
-from reliable_channel.analysis.report import capacity, delivery, incidents, investigate, splits
+from reliable_channel.analysis.report import capacity, delivery, incidents, investigate, loss, splits
 from reliable_channel.analysis.report.charts import incidents as charts
 from reliable_channel.analysis.report.notebook import (
     WindowChoice,
@@ -32,7 +32,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import DELIVERY_STATUS, STORE_PRESENCE
+from reliable_channel.lake.tables import DELIVERY_STATUS, PIPELINE_METRICS, SDS_MESSAGES, STORE_PRESENCE, Table
 
 NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
 SCREEN = 25
@@ -215,12 +215,71 @@ def test_a_missing_message_counts_once_however_many_segments_stores_lack(tmp_pat
         "first_seen": at,
         "as_of": at,
     }
-    paths = PathSettings(data_dir=str(tmp_path))
-    for table, rows in ((STORE_PRESENCE, asked), (DELIVERY_STATUS, [missing])):
-        create_tables(paths, (table,))
-        append_rows(paths, table, as_arrow(rows, table))
+    write(tmp_path, STORE_PRESENCE, asked)
+    write(tmp_path, DELIVERY_STATUS, [missing])
     answers = incidents.list_store_answers(TableWindow(tmp_path)).iloc[0]
     assert (answers["absent"], answers["missing"]) == (2, 1)
+
+
+def write(place: Path, table: Table, rows: list[dict[str, Any]]) -> None:
+    paths = PathSettings(data_dir=str(place))
+    create_tables(paths, (table,))
+    append_rows(paths, table, as_arrow(rows, table))
+
+
+def test_stores_are_not_blamed_for_what_one_participant_alone_claims(tmp_path: Path) -> None:
+    channel = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": "talk"}
+    at = 1_767_225_600_000_000
+    verdicts = [("real", "delivered", None), *((f"claim {n}", "unknown", "claimed_by_one") for n in range(30))]
+    judged = [
+        {**channel, "message_key": name, "sds_ids": [name], "verdict": verdict, "cause": cause, "first_seen": at}
+        for name, verdict, cause in verdicts
+    ]
+    outcomes = [
+        {**channel, "node": "n", "sds_id": name, "outcome": "absent" if cause else "present", "asked_at": at}
+        for name, _, cause in verdicts
+    ]
+    write(tmp_path, DELIVERY_STATUS, judged)
+    write(tmp_path, STORE_PRESENCE, outcomes)
+    source = TableWindow(tmp_path)
+    (answers,) = incidents.list_store_answers(source).itertuples()
+    assert (answers.present, answers.absent, answers.share) == (1, 0, 1.0)
+    assert incidents.describe(source) == "No split, no outage of a store and no flood in this window."
+    assert choices(source)["messages"].sum() == 1, "a claim is no message"
+    assert loss.losses_over_time(source).empty
+
+
+def test_a_new_name_is_one_that_sent_no_other_message_at_any_time(tmp_path: Path) -> None:
+    begin = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    sent = [("alice", "a", 0), ("alice", "b", 60), ("bob", "c", 60), ("bob", "c", 61), ("carol", "d", 200)]
+    rows = [
+        {
+            **{"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": offset, "channel_id": "talk"},
+            **{"sender_id": sender, "sds_id": sds_id, "sds_kind": "content"},
+            "event_time": int((begin + dt.timedelta(minutes=minute)).timestamp()) * 10**6,
+        }
+        for offset, (sender, sds_id, minute) in enumerate(sent)
+    ]
+    write(tmp_path, SDS_MESSAGES, rows)
+    hour = Window(begin + dt.timedelta(minutes=30), begin + dt.timedelta(minutes=90))
+    assert incidents.list_new_names(TableWindow(tmp_path, hour))["senders"].tolist() == [1], "bob, of whom a copy came"
+    assert incidents.list_new_names(TableWindow(tmp_path))["senders"].sum() == 2
+    assert incidents.list_new_names(TableWindow(tmp_path, Window(channel_id="other"))).empty
+
+
+def test_a_message_costs_the_same_whichever_channel_is_looked_at(sample_tables: Path) -> None:
+    everything = capacity.cost(TableWindow(sample_tables))
+    one = capacity.cost(TableWindow(sample_tables, Window(channel_id="talk", sender_id="alice")))
+    pd.testing.assert_frame_equal(one, everything)
+
+
+def test_queries_whose_lag_is_not_known_are_not_called_up_to_date(tmp_path: Path) -> None:
+    batch = {"query": "ingest", "run_id": "r", "batch_id": 0, "recorded_at": 1_767_225_600_000_000}
+    took = [{**batch, "metric": metric, "value": 1_000.0} for metric in ("input_rows", "trigger_execution_ms")]
+    write(tmp_path, PIPELINE_METRICS, took)
+    assert "behind" not in capacity.describe(TableWindow(tmp_path))
+    write(tmp_path, PIPELINE_METRICS, [{**batch, "metric": "lag_offsets", "value": 0.0}])
+    assert capacity.describe(TableWindow(tmp_path)).endswith("At the end no query was behind.")
 
 
 def test_two_windows_stand_beside_each_other(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

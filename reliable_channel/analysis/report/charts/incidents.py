@@ -63,7 +63,7 @@ def new_names(frame: pd.DataFrame) -> look.Chart:
     """Senders of a single message over time (:func:`incidents.list_new_names`)."""
     title = "Senders of a single message"
     if frame.empty:
-        return look.nothing(title, "Every sender of this window sent more than one message.")
+        return look.nothing(title, "No sender of this window sent a single message.")
     shown = frame.assign(kind="senders")
     shown.attrs["seconds"] = incidents.BIN_S
     return look.bars_over_time(shown, "kind", "senders", title, "By the time of the message", "senders")
