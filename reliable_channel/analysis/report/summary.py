@@ -55,7 +55,7 @@ SECTIONS = (*_FRAMES,)
 def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
     """The report about the window of ``source``, without thresholds."""
     totals = _take_row(delivery.totals(source))
-    totals["delivered_rows"] = source.rows("delivered_messages", ["payload_bytes"]).num_rows
+    totals["delivered_rows"] = _count_delivered(source)
     totals["newest_trace"] = _find_newest_trace(source)
     latency = _take_row(delivery.overall_latency(source))
     records = _take_row(quarantine.share(source))
@@ -80,12 +80,20 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
         "records": {"records": records["records"], "refused": records["refused"], "refused_share": records["share"]},
         **{name: rows(frames[name]) for name in SECTIONS},
         "left_out": {name: count - MOST_ROWS for name, count in counts.items() if count > MOST_ROWS},
-        "conclusion": conclusion(totals, rows(frames["channels"]), rows(frames["causes"])),
+        "conclusion": conclusion(totals, frames["channels"].to_dict("records"), rows(frames["causes"])),
         "notes": [
             *_write_notes(source, totals, frames["causes"]),
             *_note_timestamps(frames["odd_timestamps"]),
         ],
     }
+
+
+def _count_delivered(source: TableWindow) -> int:
+    """The delivered messages of the window, with or without a verdict: its deliveries, without those of messages that
+    were first seen before it."""
+    in_window, values = source.window.where("first_seen")
+    counted = source.query(f"SELECT count(*) AS messages FROM delivered_messages WHERE {in_window}", **values)  # noqa: S608 - names of columns; values are bound
+    return int(counted["messages"][0])
 
 
 def _find_newest_trace(source: TableWindow) -> str | None:

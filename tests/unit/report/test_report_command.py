@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard import overview
 from reliable_channel.analysis.dashboard.windows import window
-from reliable_channel.analysis.report import csv_files, layout, loss, terminal
+from reliable_channel.analysis.report import csv_files, layout, loss, summary, terminal
 from reliable_channel.analysis.report.charts import loss as loss_charts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
@@ -323,6 +323,20 @@ def test_silence_does_not_pass_for_health(sample_tables: Path, tmp_path: Path) -
     assert {c["loss"] for c in json.loads(report(tmp_path, "--json").stdout)["channels"]} == {None}
 
 
+def test_what_was_first_seen_before_the_window_needs_no_verdict_in_it(sample_tables: Path) -> None:
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
+    (last,) = lake.select(
+        "SELECT max(first_seen) AS seen, max(event_time) AS came FROM delivered_messages WHERE channel_id = 'quiet'"
+    )
+    assert last["seen"] < last["came"]
+    options = ["--channel", "quiet", "--from", last["came"].isoformat(), "--max-loss", "1%", "--json"]
+    answer = report(sample_tables, *options)
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert (found["totals"]["delivered_rows"], found["latency_ms"]["messages"]) == (0, 1)
+    assert not any("There are no verdicts" in note for note in found["notes"])
+
+
 def judge(place: Path, verdicts: list[tuple[str, str | None]]) -> None:
     rows = [
         {
@@ -358,6 +372,29 @@ def test_missing_messages_beyond_the_bound_are_counted(tmp_path: Path) -> None:
     answer = json.loads(report(tmp_path, "--json").stdout)
     assert (len(answer["missing"]), answer["left_out"]) == (1_000, {"missing": 50})
     assert "and 1,035 more; --json and --csv have the first 1,000" in report(tmp_path).stdout
+
+
+def test_the_sentence_that_sums_up_goes_by_all_channels(tmp_path: Path) -> None:
+    """That one of a thousand misses three of ten may be no chance where that of one of two thousand is."""
+    missing = [3] + [1] * 90 + [0] * 1_909
+    rows = [
+        {
+            **{"pubsub_topic": "/p", "content_topic": "/c", "channel_id": f"{channel}", "message_key": f"{number}"},
+            **{"verdict": "missing" if number < lost else "delivered", "settled": True},
+            **{"first_seen": 1_767_225_600_000_000, "as_of": 1_767_225_600_000_000},
+        }
+        for channel, lost in enumerate(missing)
+        for number in range(10)
+    ]
+    paths = PathSettings(data_dir=str(tmp_path))
+    create_tables(paths, (DELIVERY_STATUS,))
+    append_rows(paths, DELIVERY_STATUS, as_arrow(rows, DELIVERY_STATUS))
+    lake = TableSnapshot(paths)
+    (said,) = {
+        summary.collect(TableWindow(lake), dt.datetime.now(dt.UTC))["conclusion"],
+        overview.page(lake, window(lake, "all"))["conclusion"].data,
+    }
+    assert said == "0.46 % of 20,000 settled messages are missing. 93 of the 93: cause unknown."
 
 
 @pytest.mark.parametrize(("words", "value"), [("0.1%", 0.001), ("0.001", 0.001), ("0", 0), ("100 %", 1), ("1", 1)])
