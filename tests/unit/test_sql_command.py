@@ -44,6 +44,16 @@ def ask(capsys: pytest.CaptureFixture[str], tables: Path, *words: str) -> tuple[
     return int(ended.value.code or 0), out, err
 
 
+def test_a_time_of_another_zone_is_not_called_utc(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
+    question = """SELECT max(first_seen) AS at, max(first_seen) AT TIME ZONE 'Asia/Kolkata' AS here,
+                  max(first_seen) AT TIME ZONE 'UTC' AS there FROM delivery_status"""
+    (row,) = json.loads(ask(capsys, sample_tables, question, "--json")[1])
+    assert row["at"] == row["there"] + "Z"
+    assert dt.datetime.fromisoformat(row["here"]) - dt.datetime.fromisoformat(row["there"]) == dt.timedelta(
+        hours=5, minutes=30
+    )
+
+
 def test_the_three_forms_hold_the_same_rows(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
     rows = TableSnapshot(PathSettings(data_dir=str(sample_tables))).select(COUNTED)
     assert rows
@@ -318,6 +328,12 @@ def test_ctrl_c_gives_up_the_query_and_not_the_prompt(
     out, err = capsys.readouterr()
     assert out == "last\n7\n"
     assert err == "Stopped.\n"
+
+
+def test_a_double_has_no_exponent_below_a_quadrillion() -> None:
+    from reliable_channel.cli.commands.sql import cell
+
+    assert [cell(value) for value in (12.5, 99_999.9, 999_999.9)] == ["12.5", "99999.9", "1000000"]
 
 
 def test_a_map_is_an_object() -> None:

@@ -146,7 +146,8 @@ def plain(value: Any) -> Any:
 
 
 def cell(value: Any) -> str:
-    """A value as text: nothing for NULL, bytes in hex, times in UTC to the millisecond."""
+    """A value as text: nothing for NULL, bytes in hex, times to the millisecond, with a Z in UTC; a time that a query
+    has moved to another zone has none."""
     import datetime as dt
 
     match value:
@@ -155,13 +156,13 @@ def cell(value: Any) -> str:
         case bytes():
             return value.hex()
         case dt.datetime():
-            return value.replace(tzinfo=None).isoformat(" ", "milliseconds") + "Z"
+            return value.replace(tzinfo=None).isoformat(" ", "milliseconds") + ("Z" if value.tzinfo else "")
         case list() | dict():
             import json
 
             return json.dumps(plain(value), ensure_ascii=False)
         case float():
-            return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
+            return f"{value:.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.6g}"
         case _:
             return str(value)
 
