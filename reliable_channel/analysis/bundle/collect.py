@@ -52,7 +52,15 @@ def collect(settings: Settings, wanted: str) -> bytes:
     tables."""
     newest = TableSnapshot(settings.paths)
     newest.require_any()
-    lake = _open_round(settings.paths, newest)
+    try:
+        return _collect(settings, _open_round(settings.paths, newest), wanted)
+    except FileNotFoundError:
+        # VACUUM removed what the last round read. Had there been news of a message since, a round would have read anew.
+        return _collect(settings, newest.newest(), wanted)
+
+
+def _collect(settings: Settings, lake: TableSnapshot, wanted: str) -> bytes:
+    """The bundle from the tables as they are in ``lake``. Raises ``FileNotFoundError`` if VACUUM has removed a file."""
     status = _find_status(lake, wanted)
     silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
     rows_by_table = _read_rows(settings.paths, lake, status, bool(silent))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import CommitProperties, write_deltalake
 
 from reliable_channel.analysis.bundle import archive
 from reliable_channel.analysis.bundle.archive import ABOUT, SUMS, read_bundle
@@ -32,6 +33,12 @@ from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake import tables
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import open_table
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.pipeline.verdict import verdicts
+from reliable_channel.pipeline.verdict.gaps import NO_SILENCE
+from reliable_channel.pipeline.verdict.position import USER_METADATA, make_position
 from reliable_channel.simulation.participant import RepeatableAesGcm, channel_key
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage
@@ -176,6 +183,26 @@ def test_the_same_tables_give_the_same_bytes_wherever_they_are(world: World, dat
     assert collect(settings, wanted) == collect(settings, wanted)
     assert {t.name: rows for t, rows in again.tables.items()} == {t.name: rows for t, rows in before.tables.items()}
     assert again.envelopes == before.envelopes
+
+
+def test_a_bundle_needs_no_file_that_maintenance_has_replaced_since_the_last_round(
+    world: World, data: bytes, settings: Settings, tmp_path: Path
+) -> None:
+    """A round that finds nothing new writes nothing, so the last one that did may be weeks old."""
+    shutil.copytree(settings.paths.data_dir, tmp_path / "tables")
+    here = settings.with_run_dir(tmp_path)
+    create_tables(here.paths, verdicts.TABLES_READ)
+    position = make_position(verdicts.open_evidence(here.paths), here, NO_SILENCE)
+    properties = CommitProperties(custom_metadata={USER_METADATA: position.text()})
+    status = open_table(here.paths, tables.DELIVERY_STATUS)
+    write_deltalake(status, as_arrow([], tables.DELIVERY_STATUS), mode="append", commit_properties=properties)
+    for table in (tables.SDS_MESSAGES, tables.DELIVERIES, tables.ENVELOPES):
+        opened = open_table(here.paths, table)
+        opened.optimize.z_order(["content_topic"])
+        opened.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    again = collect(here, read_bundle(data).about["message"]["message_key"])
+    assert read_bundle(again).envelopes == read_bundle(data).envelopes
+    assert differing(check(again)) == []
 
 
 def test_every_changed_byte_is_found(data: bytes) -> None:
