@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 from weakref import finalize, ref
 
-from reliable_channel.channel.events import ChannelEvent, ChannelProblem
+from reliable_channel.channel.events import ChannelEvent, cheap_kind
 from reliable_channel.channel.steps import Report
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.settings import check_type
@@ -37,8 +37,8 @@ def _put(stream: ref[EventStream[E]], _waiting: list[_Waiter], event: E) -> None
 
 class EventStream(AsyncIterator[E]):
     """Events for ``async for``, from any thread into one event loop, until nobody holds it. Bounded in number and
-    bytes: a reader that is too slow loses the oldest, and ``dropped`` counts them. Problems, which strangers can cause,
-    take half of the room at most: further ones are dropped."""
+    bytes: a reader that is too slow loses the oldest, and ``dropped`` counts them. Events of a :func:`.cheap_kind` take
+    half of the room at most: further ones are dropped."""
 
     def __init__(self, dispatcher: Dispatcher[ChannelEvent], kinds: tuple[Kind, ...], limit: int) -> None:
         check_type("limit", limit, int)
@@ -47,7 +47,7 @@ class EventStream(AsyncIterator[E]):
         self._events: deque[E] = deque()
         self._limit = limit
         self._lock = threading.Lock()
-        self._problems = 0
+        self._cheap = 0
         self._bytes = 0
         self._ended = False
         self._waiting: list[_Waiter] = []
@@ -59,13 +59,13 @@ class EventStream(AsyncIterator[E]):
 
     def put(self, event: E) -> None:
         """Append an event for the reader."""
-        is_problem = isinstance(event, ChannelProblem)
+        is_cheap = cheap_kind(event) is not None
         with self._lock:
-            if is_problem and self._problems * 2 >= self._limit:
+            if is_cheap and self._cheap * 2 >= self._limit:
                 self.dropped += 1
                 return
             self._events.append(event)
-            self._problems += is_problem
+            self._cheap += is_cheap
             self._bytes += Report(event).size
             while len(self._events) > self._limit or (self._bytes > MAX_QUEUE_BYTES and len(self._events) > 1):
                 self.dropped += 1
@@ -89,7 +89,7 @@ class EventStream(AsyncIterator[E]):
 
     def _take(self) -> E:
         event = self._events.popleft()
-        self._problems -= isinstance(event, ChannelProblem)
+        self._cheap -= cheap_kind(event) is not None
         self._bytes -= Report(event).size
         return event
 

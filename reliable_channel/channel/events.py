@@ -298,3 +298,12 @@ EVENT_CLASSES: tuple[type[ChannelEvent], ...] = tuple(
     kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, ChannelEvent) and kind.name
 )
 """Those above that have a name, which are reported."""
+
+
+def cheap_kind(event: ChannelEvent) -> str | None:
+    """The kind of an event that strangers cause in any number with few envelopes, so that whoever keeps events keeps
+    few of it; ``None`` for other events."""
+    if isinstance(event, ChannelProblem):
+        return event.kind
+    # One envelope names a thousand ids that never existed.
+    return event.name if isinstance(event, MissingMessage | IrretrievableMessage) else None

@@ -26,7 +26,7 @@ from reliable_channel.channel.api import create_reliable_channel
 from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.errors import ChangedConfigurationError, SenderLocked
-from reliable_channel.channel.events import ChannelEvent, ChannelProblem
+from reliable_channel.channel.events import ChannelEvent, cheap_kind
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
@@ -263,7 +263,7 @@ class ChannelSessions:
 
     def _make_keeper(self, log: EventLog) -> Callable[[ChannelEvent], None]:
         def keep(event: ChannelEvent) -> None:
-            log.add(event_to_json(event), event.kind if isinstance(event, ChannelProblem) else None)
+            log.add(event_to_json(event), cheap_kind(event))
             self._poll.notify()
 
         return keep

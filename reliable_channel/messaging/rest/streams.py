@@ -24,8 +24,8 @@ from reliable_channel.messaging.rest.longpoll import LongPoll
 MAX_EVENTS = 10_000
 MAX_BYTES = 32 * 1024 * 1024
 """Bytes of the texts in the events, and 500 for everything else of each."""
-MAX_OF_A_PROBLEM = 100
-"""Events of one kind of problem that are kept: strangers can cause any number of them."""
+MAX_OF_A_CHEAP_KIND = 100
+"""Events of one kind that are kept, of those that strangers cause in any number with few envelopes."""
 
 
 class EventLog:
@@ -40,17 +40,17 @@ class EventLog:
         self._last = begin
         self.ended = False
         """Whether nothing is added any more: streams and polls of it end."""
-        self._problems: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_OF_A_PROBLEM))
-        """The last numbers by kind of problem."""
+        self._cheap: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_OF_A_CHEAP_KIND))
+        """The last numbers by cheap kind."""
         self._lock = threading.Lock()
 
-    def add(self, shown: dict[str, Any], problem: str | None = None) -> None:
-        """Keep one event, as JSON. One of a kind of ``problem`` replaces an older one of this kind if many are kept."""
+    def add(self, shown: dict[str, Any], cheap_kind: str | None = None) -> None:
+        """Keep one event, as JSON. One of a ``cheap_kind`` replaces an older one of this kind if many are kept."""
         size = 500 + _count_text_bytes(shown)
         with self._lock:
             self._last += 1
-            if problem is not None:
-                numbers = self._problems[problem]
+            if cheap_kind is not None:
+                numbers = self._cheap[cheap_kind]
                 if len(numbers) == numbers.maxlen and numbers[0] in self._events:
                     self._bytes -= self._events.pop(numbers[0])[1]
                 numbers.append(self._last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from reliable_channel.channel import (
     ChannelEvent,
     ChannelProblem,
+    IrretrievableMessage,
     MessageReceived,
     MessageSent,
+    MissingMessage,
     create_reliable_channel,
     event_stream,
 )
@@ -154,13 +157,26 @@ def test_a_slow_reader_loses_the_oldest_beyond_so_many_bytes(monkeypatch: pytest
     assert stream.dropped == 6
 
 
-def test_problems_which_strangers_cause_take_half_of_the_room_of_a_slow_reader() -> None:
+@pytest.mark.parametrize(
+    "cheap",
+    [
+        lambda at: ChannelProblem(channel_id="c", at=at, kind="undecryptable", detail=""),
+        lambda at: MissingMessage(channel_id="c", at=at, sds_id="x", sender_id=None),
+        lambda at: IrretrievableMessage(
+            channel_id="c", at=at, sds_id="x", sender_id=None, missing_since=0, refetches=1
+        ),
+    ],
+    ids=["problems", "missing", "irretrievable"],
+)
+def test_what_strangers_cause_with_few_envelopes_takes_half_of_the_room_of_a_slow_reader(
+    cheap: Callable[[int], ChannelEvent],
+) -> None:
     dispatcher: Dispatcher[ChannelEvent] = Dispatcher()
     stream: EventStream[ChannelEvent] = EventStream(dispatcher, (), 4)
     for number in range(2):
         dispatcher.emit(received(number))
     for number in range(10, 20):
-        dispatcher.emit(ChannelProblem(channel_id="c", at=number, kind="undecryptable", detail=""))
+        dispatcher.emit(cheap(number))
     stream.end()
 
     async def read() -> list[int]:

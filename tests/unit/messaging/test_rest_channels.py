@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,14 @@ from reliable_channel.channel.events import MessageReceived
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.rest import channels as rest_channels
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.channel_events import event_to_json
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS, ChannelSessions
 from reliable_channel.messaging.rest.longpoll import LongPoll
-from reliable_channel.messaging.rest.streams import MAX_OF_A_PROBLEM, EventLog
+from reliable_channel.messaging.rest.streams import MAX_OF_A_CHEAP_KIND, EventLog
 from tests.support.messaging_world import World
 
 TOPIC = "/reliable-channel/1/lobby/proto"
@@ -226,6 +227,23 @@ def test_a_reader_that_takes_a_few_events_at_a_time_gets_all_that_are_kept(take:
         assert lost == last - since - len(events)
 
 
+def test_a_strangers_invented_ids_push_no_other_event_out(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten envelopes of 5 KB were 10 000 events, all that a client can be behind."""
+    monkeypatch.setattr(rest_channels, "EventLog", lambda: EventLog(max_events=500))
+    lobby.client.delete(f"/channels/{lobby.alice}")
+    lobby.alice = lobby.client.post("/channels", json=ALICE).json()["id"]
+    lobby.bob.send(b"before")
+    lobby.run(2_000)
+    stranger = lobby.world.network.node("stranger")
+    stranger.start()
+    history = tuple(HistoryEntry(f"{number}") for number in range(900))
+    naming = SdsMessage("mallory", "m", "lobby", lobby.world.clock.now_ns() // 10**6, history, content=b"x")
+    stranger.send(WakuMessage(encode_sds_message(naming), TOPIC))
+    lobby.run(2_000)
+    names = Counter(event["event"] for event in lobby.events())
+    assert (names["missing-message"], names["reliable:message:received"]) == (MAX_OF_A_CHEAP_KIND, 1)
+
+
 def test_a_strangers_flood_of_problems_pushes_no_other_event_out(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest_channels, "EventLog", lambda: EventLog(max_events=500))
     lobby.client.delete(f"/channels/{lobby.alice}")
@@ -240,7 +258,7 @@ def test_a_strangers_flood_of_problems_pushes_no_other_event_out(lobby: Lobby, m
     problems = [event for event in lobby.events() if event["event"] == "channel-problem"]
     received = [event for event in lobby.events() if event["event"] == "reliable:message:received"]
     assert [base64.b64decode(event["message"]) for event in received if event["senderId"] == "bob"] == [b"before"]
-    assert len(problems) == MAX_OF_A_PROBLEM
+    assert len(problems) == MAX_OF_A_CHEAP_KIND
     read, cursor, lost = 0, 0, 0
     while answer := lobby.client.get(f"/channels/{lobby.alice}/events", params={"since": cursor, "take": 7}):
         read, cursor, lost = (
@@ -250,7 +268,7 @@ def test_a_strangers_flood_of_problems_pushes_no_other_event_out(lobby: Lobby, m
         )
         if not answer.json():
             break
-    assert (read + lost, lost) == (cursor, 1_000 - MAX_OF_A_PROBLEM)
+    assert (read + lost, lost) == (cursor, 1_000 - MAX_OF_A_CHEAP_KIND)
 
 
 def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: World) -> None:
