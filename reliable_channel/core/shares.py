@@ -7,8 +7,8 @@ Look-ups and removals are O(1); additions, and finding who holds most, are O(log
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,6 +17,7 @@ OVERHEAD = 64
 
 
 K = TypeVar("K", bound=Hashable)
+Owner = TypeVar("Owner", bound=Hashable)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -172,3 +173,34 @@ def size_of(*texts: str) -> int:
     """Bytes of an entry with these texts, about as in a snapshot."""
     text = "".join(texts)
     return OVERHEAD + (len(text) if text.isascii() else len(text.encode()))
+
+
+def list_surplus(keys: Collection[K], owners: Sequence[Hashable], limit: int) -> list[K]:
+    """The keys to drop so that ``limit`` remain: of the older half, the oldest of the owners with most. ``keys``:
+    oldest first; ``owners``: that of each. For memories that are cut in bulk, where nobody ends a key.
+
+    The newer half stays, or names that were used once would leave a sender with a name of its own no room for good."""
+    older = len(keys) - limit // 2
+    surplus = compute_surplus(Counter(owners[:older]), limit - limit // 2)
+    gone: list[K] = []
+    for key, owner in zip(keys, owners, strict=True):
+        if surplus.get(owner, 0) > 0:
+            surplus[owner] -= 1
+            gone.append(key)
+    return gone[: len(keys) - limit]
+
+
+def compute_surplus(held: Mapping[Owner, int], limit: int) -> dict[Owner, int]:
+    """How much each owner must give up so that all together hold at most ``limit``."""
+    level = _compute_level(sorted(held.values()), limit)
+    return {owner: weight - level for owner, weight in held.items() if weight > level}
+
+
+def _compute_level(held: list[int], limit: int) -> int:
+    """The level to which larger shares must be cut so that the sum is at most ``limit``. ``held`` is ascending."""
+    for index, weight in enumerate(held):
+        fair = limit // (len(held) - index)
+        if weight > fair:
+            return fair
+        limit -= weight
+    return limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.core.shares import Shares
+from reliable_channel.core.shares import Shares, list_surplus
 
 MAX_ENTRIES, MAX_BYTES = 5, 500
 calls = st.lists(st.one_of(st.tuples(st.sampled_from("abcd"), st.integers(0, 200)), st.none()), max_size=60)
@@ -63,3 +63,17 @@ def test_among_senders_that_hold_equally_much_the_oldest_key_is_lost_and_not_the
     for key in range(6):
         shares.add(key, "ba"[key % 2], 1)
     assert shares.take_surplus() == 0
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=60), st.integers(0, 30))
+def test_what_is_cut_in_bulk_costs_whoever_has_most_of_the_older_half(owners: list[str], limit: int) -> None:
+    keys = [*range(len(owners))]
+    gone = list_surplus(keys, owners, limit) if len(keys) > limit else []
+    assert len(keys) - len(gone) == min(len(keys), limit)
+    assert all(key < len(keys) - limit // 2 for key in gone), "the newer half stays"
+    for owner in {*owners}:
+        own = [key for key in keys if owners[key] == owner]
+        lost = [key for key in own if key in gone]
+        assert lost == own[: len(lost)], "the oldest"
+        if len(own) <= (limit - limit // 2) // len({*owners}):
+            assert not lost

@@ -320,7 +320,7 @@ class SdsChannel:
         return (
             (entry is not None and (entry.lamport, entry.sender_id) == (lamport, sender_id))
             or (lamport, message_id, sender_id) in state.repeats
-            or lamport <= state.repeats.horizon
+            or state.repeats.may_have_forgotten((lamport, message_id, sender_id))
             or self.is_forgotten(message_id, lamport, sender_id)
         )
 
@@ -340,7 +340,7 @@ class SdsChannel:
         state.log.forget()
         dormant = ChannelState(state.channel_id, state.participant_id, state.config)
         dormant.sequence, dormant.ephemeral_counter = state.sequence, state.ephemeral_counter
-        dormant.log.horizon = state.log.horizon
+        dormant.log.horizons = state.log.horizons
         self._use(dormant)
 
     # ---- snapshot ------------------------------------------------------------------------------------------------

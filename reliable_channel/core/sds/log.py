@@ -18,19 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from reliable_channel.core.shares import size_of
+from reliable_channel.core.sds.horizons import Horizons, Position
+from reliable_channel.core.shares import compute_surplus, size_of
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 from reliable_channel.core.wire.sds import HistoryEntry
-
-Position = tuple[int, str]
 
 KEPT_HISTORY_IDS = 64
 KEPT_HISTORY_BYTES = 4_096
 """Bytes of a message's causal history that are kept (its last entries), to walk the causal past of a message."""
-
-MAX_HORIZONS = 1_000
-"""Senders with their own horizon; beyond this number, the lowest horizons are merged into one for all senders."""
-
 
 SENIORS, SENIOR_ENTRIES = 256, 16
 """The senders that entered the log first, and have entries in it, share at least half of its room: so many of them that
@@ -137,9 +132,8 @@ class MessageLog:
         self.find = self._entries.get
         """A faster :meth:`get`; a tuple is an entry that is not decoded yet."""
         self._order: list[Position] = []
-        self.horizon: Position | None = None
-        """The highest position that may have been dropped of any sender without its own horizon."""
-        self._horizons: dict[str, Position] = {}
+        self.horizons = Horizons(max_entries * self._unit // 8)
+        """Up to where entries may have been dropped."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -204,20 +198,11 @@ class MessageLog:
     def may_have_forgotten(self, position: Position, sender_id: str | None = None) -> bool:
         """Whether a message with this position and sender may have been in the dropped part of the log. ``None``: any
         sender."""
-        if self.horizon is not None and position <= self.horizon:
-            return True
-        if sender_id is None:
-            return any(position <= horizon for horizon in self._horizons.values())
-        horizon = self._horizons.get(sender_id)
-        return horizon is not None and position <= horizon
+        return self.horizons.covers(position, sender_id)
 
     def forget(self) -> None:
         """Drop every entry. A single horizon for all senders remains, at the highest position."""
-        dropped = [*self._horizons.values(), *self._order[-1:]]
-        if self.horizon is not None:
-            dropped.append(self.horizon)
-        self.horizon = max(dropped, default=None)
-        self._horizons.clear()
+        self.horizons.join(self._order[-1:])
         self._entries.clear()
         self._order.clear()
         self._held.clear()
@@ -236,9 +221,6 @@ class MessageLog:
             if message_id not in gone:
                 gone[message_id] = None
                 over -= self._weigh_id(message_id)
-        # A horizon in the future would refuse what its sender sends until then, and anybody may send in its name, dated
-        # ahead.
-        latest = (now, "")
         for position in order[:droppable]:
             message_id = position[1]
             if message_id not in gone:
@@ -246,10 +228,9 @@ class MessageLog:
             entry = self._entries.pop(message_id)
             sender_id = _get_sender(entry)
             self._weigh(sender_id, -self._weigh_entry(entry))
-            horizon = min(position, latest)
-            self._horizons[sender_id] = max(horizon, self._horizons.get(sender_id, horizon))
+            self.horizons.advance(sender_id, position, now)
         self._order = [position for position in order if position[1] not in gone]
-        self._join_horizons()
+        self.horizons.limit()
 
     def _choose(self, candidates: list[Position]) -> dict[str, None]:
         """The ids, among these positions, that the shares of their senders do not cover. Seniors are cut to a common
@@ -258,12 +239,12 @@ class MessageLog:
         seniors = dict(islice(self._held.items(), self._seniors))
         others = dict(islice(self._held.items(), self._seniors, None))
         room = max(limit // 2, limit - sum(others.values()))
-        surplus = _compute_surplus(seniors, room)
+        surplus = compute_surplus(seniors, room)
         left = limit - min(room, sum(seniors.values()))
         # More names than entries is a flood of names: shares would be empty, so the oldest go, whoever sent them.
         pooled = max(0, sum(others.values()) - left) if len(others) * self._unit > left else 0
         if not pooled:
-            surplus |= _compute_surplus(others, left)
+            surplus |= compute_surplus(others, left)
         gone: dict[str, None] = {}
         for _, message_id in candidates:
             entry = self._entries[message_id]
@@ -276,21 +257,6 @@ class MessageLog:
                 continue
             gone[message_id] = None
         return gone
-
-    def _join_horizons(self) -> None:
-        """Limit the horizons of single senders: the lowest surplus ones are merged into the one for all senders."""
-        horizons = self._horizons
-        size = sum([size_of(sender_id, horizon[1]) for sender_id, horizon in horizons.items()])
-        most = self._max * self._unit // 8
-        if len(horizons) <= MAX_HORIZONS and size <= most:
-            return
-        # The lowest first: one for all senders that is too high would refuse honest messages of silent senders.
-        for sender_id in sorted(horizons, key=horizons.__getitem__):
-            if len(horizons) <= MAX_HORIZONS and size <= most:
-                return
-            horizon = horizons.pop(sender_id)
-            size -= size_of(sender_id, horizon[1])
-            self.horizon = max(horizon, self.horizon or horizon)
 
     def _weigh(self, sender_id: str, weight: int) -> None:
         """Count an entry of a sender, or stop counting it if the weight is negative."""
@@ -322,10 +288,9 @@ class MessageLog:
         if self._weight > len(ordered) * self._unit:
             state.log_sizes.extend([entry[3] if isinstance(entry, tuple) else entry.size for entry in ordered])
         state.log_sender_ids.extend(numbers)
-        if self.horizon is not None:
-            state.horizon_lamport, state.horizon_id = self.horizon
-        for sender_id, (lamport, message_id) in self._horizons.items():
-            state.horizons.add(sender_id=sender_id, lamport=lamport, message_id=message_id)
+        if self.horizons.common is not None:
+            state.horizon_lamport, state.horizon_id = self.horizons.common
+        self.horizons.write(state.horizons)
 
     def _encode(self) -> Iterator[bytes]:
         entries = self._entries
@@ -354,8 +319,8 @@ class MessageLog:
                 log._held[sender_id] += size - unit
         log._weight = log._held.total()
         if state.HasField("horizon_id"):
-            log.horizon = (state.horizon_lamport, state.horizon_id)
-        log._horizons = {each.sender_id: (each.lamport, each.message_id) for each in state.horizons}
+            log.horizons.common = (state.horizon_lamport, state.horizon_id)
+        log.horizons.read(state.horizons)
         return log
 
 
@@ -365,19 +330,3 @@ _Stored = tuple[int, bytes, str, int]
 
 def _get_sender(entry: LogEntry | _Stored) -> str:
     return entry.sender_id if isinstance(entry, LogEntry) else entry[2]
-
-
-def _compute_surplus(held: dict[str, int], limit: int) -> dict[str, int]:
-    """How much each sender must give up so that all together hold at most ``limit``."""
-    level = _compute_level(sorted(held.values()), limit)
-    return {sender_id: weight - level for sender_id, weight in held.items() if weight > level}
-
-
-def _compute_level(held: list[int], limit: int) -> int:
-    """The level to which larger shares must be cut so that the sum is at most ``limit``. ``held`` is ascending."""
-    for index, weight in enumerate(held):
-        fair = limit // (len(held) - index)
-        if weight > fair:
-            return fair
-        limit -= weight
-    return limit

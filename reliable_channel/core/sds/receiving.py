@@ -160,7 +160,8 @@ class SdsReceiver:
         elif kind is LOSER:
             return
         elif kind is FURTHER_SEND and (
-            lamport <= state.repeats.horizon or log.may_have_forgotten((lamport, message_id), message.sender_id)
+            state.repeats.may_have_forgotten((lamport, message_id, message.sender_id))
+            or log.may_have_forgotten((lamport, message_id), message.sender_id)
         ):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             return

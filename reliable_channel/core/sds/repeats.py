@@ -7,38 +7,39 @@ The log keeps the latest send of an id; the others are remembered here, so that 
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterable, Iterator
+from reliable_channel.core.sds.horizons import Horizons
+from reliable_channel.core.shares import list_surplus
 
 Send = tuple[int, str, str]
 """Lamport timestamp, SDS id, sender."""
 
+_MAX_HORIZON_BYTES = 512 * 1024
+
 
 class Repeats:
-    """Sends by Lamport timestamp; at most ``max_sends``; the oldest are forgotten first."""
+    """About ``max_sends`` sends. Surplus sends are forgotten in blocks."""
 
-    def __init__(self, max_sends: int, sends: Iterable[Send] = (), horizon: int = -1) -> None:
+    def __init__(self, max_sends: int) -> None:
         self._max = max_sends
-        self._order = sorted(sends)
-        self.sends = set(self._order)
-        """Read-only for other modules."""
-        self.horizon = horizon
-        """The highest forgotten Lamport timestamp (ms): sends up to it may have been delivered."""
+        self.sends: dict[Send, None] = {}
+        """Oldest first, by arrival. Only a snapshot may change it from outside."""
+        self.horizons = Horizons(_MAX_HORIZON_BYTES)
+        """Up to where sends may have been forgotten."""
 
     def __contains__(self, send: object) -> bool:
         return send in self.sends
 
-    def __iter__(self) -> Iterator[Send]:
-        return iter(self._order)
-
     def add(self, send: Send, now: int) -> None:
-        """Remember a send. The horizon is never later than ``now``: messages dated ahead must not cause everything sent
-        until then to be refused."""
-        if send in self.sends:
-            return
-        self.sends.add(send)
-        insort(self._order, send)
-        if len(self._order) > self._max:
-            forgotten = self._order.pop(0)
-            self.sends.discard(forgotten)
-            self.horizon = max(self.horizon, min(forgotten[0], now))
+        """Remember a send at ``now`` (ms)."""
+        self.sends[send] = None
+        if len(self.sends) > self._max + self._max // 16:
+            for each in list_surplus(self.sends, [sender_id for _, _, sender_id in self.sends], self._max):
+                lamport, message_id, sender_id = each
+                del self.sends[each]
+                self.horizons.advance(sender_id, (lamport, message_id), now)
+            self.horizons.limit()
+
+    def may_have_forgotten(self, send: Send) -> bool:
+        """Whether a send may have been remembered here and forgotten."""
+        lamport, message_id, sender_id = send
+        return self.horizons.covers((lamport, message_id), sender_id)

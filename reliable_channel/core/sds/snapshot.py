@@ -7,7 +7,6 @@ message waits for which id) is not stored. A text that occurs in many entries is
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
@@ -20,7 +19,6 @@ from reliable_channel.core.sds.keys import Key, SendKey
 from reliable_channel.core.sds.log import LogEntry, MessageLog, bits_to_bytes
 from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend, SegmentState
 from reliable_channel.core.sds.repair import Repair
-from reliable_channel.core.sds.repeats import Repeats
 from reliable_channel.core.sds.review import AckReview
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.sync import SyncTimer
@@ -29,6 +27,8 @@ from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 
 VERSION = 5
 _STATES = tuple(SegmentState)
+_ABOVE_IDS = "\U0010ffff"
+"""A text that no honest id exceeds: earlier states stored the timestamp of a horizon alone."""
 
 
 class _Texts:
@@ -75,10 +75,11 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
             unproven.waits = True
         else:
             unproven.lamport, unproven.entry = doubt.record.lamport, doubt.record.to_bytes()
-    for lamport, sds_id, sender in state.repeats:
+    for lamport, sds_id, sender in state.repeats.sends:
         proto.repeats.add(lamport=lamport, message_id=sds_id, sender_id=sender)
-    if state.repeats.horizon >= 0:
-        proto.repeats_horizon = state.repeats.horizon
+    if (horizon := state.repeats.horizons.common) is not None:
+        proto.repeats_horizon, proto.repeats_horizon_id = horizon
+    state.repeats.horizons.write(proto.repeats_horizons)
     _write_tracked(proto, state.review, texts)
     for send in state.outgoing.sends.values():
         _write_send(proto.sends.add(), send)
@@ -131,11 +132,11 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
         state.review.participants.restore(number, first_lamport.get(number), spoken.get(number, (1, 0)))
     state.review.participants.proving = int.from_bytes(proto.participants_proving, "little")
     state.review.restore(_read_tracked(proto, participants, texts))
-    state.repeats = Repeats(
-        config.max_repeats,
-        ((each.lamport, each.message_id, each.sender_id) for each in proto.repeats),
-        proto.repeats_horizon if proto.HasField("repeats_horizon") else -1,
-    )
+    state.repeats.sends.update({(each.lamport, each.message_id, each.sender_id): None for each in proto.repeats})
+    if proto.HasField("repeats_horizon"):
+        horizon_id = proto.repeats_horizon_id if proto.HasField("repeats_horizon_id") else _ABOVE_IDS
+        state.repeats.horizons.common = (proto.repeats_horizon, horizon_id)
+    state.repeats.horizons.read(proto.repeats_horizons)
     for send in proto.sends:
         _read_send(send, state)
     state.outgoing.finished = dict.fromkeys(proto.finished_sends)
@@ -152,7 +153,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
         state.sync.unsent_owed = dict(zip(proto.sync_unsent_ids, proto.sync_unsent_senders, strict=True))
         state.sync.interval_due = proto.sync_due if proto.HasField("sync_due") else None
         state.sync.owed_due = proto.sync_owed_due if proto.HasField("sync_owed_due") else None
-        state.sync.owed = OrderedDict(zip(proto.sync_owed_ids, proto.sync_owed_senders, strict=True))
+        state.sync.owed = dict(zip(proto.sync_owed_ids, proto.sync_owed_senders, strict=True))
         state.sync.owing_since = proto.sync_waiting_since if proto.HasField("sync_waiting_since") else None
     if state.repair is not None:
         for request in proto.repair_requests:
