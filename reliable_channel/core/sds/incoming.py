@@ -321,6 +321,11 @@ class IncomingBuffer:
             self._stop_counting(missing.lost_at)
         return missing
 
+    def find_namer(self, message_id: str) -> str:
+        """The sender in whose budget a missing id counts; empty if it is not missing."""
+        missing = self.missing.get(message_id)
+        return "" if missing is None else missing.charged_to
+
     def record_naming(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
         """Record that a message names a missing id, with its sender and hint if they are new."""
         shares = self._missing_shares

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from reliable_channel.core.sds.config import SdsParameters
@@ -32,6 +32,9 @@ def in_response_group(me: str, sender_id: str, message_id: str, groups: int) -> 
     """Whether this participant is in the response group for a message of ``sender_id``."""
     return groups <= 1 or repair_hash(me + message_id) % groups == repair_hash(sender_id + message_id) % groups
 
+
+MANY_REQUESTS = 50
+"""If more requests are due, those whose ids different senders name take turns."""
 
 _PER_ENTRY = 16
 """Tags and lengths of a history entry, rounded up."""
@@ -100,14 +103,20 @@ class Repair:
             heapq.heappop(timers)
         return False
 
-    def due_requests(self, now: int) -> list[HistoryEntry]:
-        """The requests that a message sent now carries, lowest T_req first. Each is repeated while it is
-        unanswered."""
+    def due_requests(self, now: int, find_namer: Callable[[str], str]) -> list[HistoryEntry]:
+        """The requests that a message sent now carries, lowest T_req first. Each is repeated while it is unanswered.
+        ``find_namer``: id → the sender that its request is made for, since it names the id."""
+        due = sorted([(at, message_id) for message_id, (at, _) in self.requests.items() if at <= now])
+        if len(due) > MANY_REQUESTS:
+            # One envelope names a thousand ids that never existed, and a message asks for three: in their order, an id
+            # that came after them would be asked for in an hour.
+            firsts: dict[str, tuple[int, str]] = {}
+            for each in due:
+                firsts.setdefault(find_namer(each[1]), each)
+            due = [*dict.fromkeys([*firsts.values(), *due])]
         entries: list[HistoryEntry] = []
-        while len(entries) < self._config.max_repair_requests_per_message and self.request_is_due(now):
-            message_id = heapq.heappop(self._request_timers)[1]
+        for _, message_id in due[: self._config.max_repair_requests_per_message]:
             sender_id = self.requests[message_id][1]
-            # At once: what was cancelled and wanted again within a millisecond has two equal timers.
             self.restore_request(message_id, self._repeat_at(message_id, now), sender_id)
             entries.append(HistoryEntry(message_id, None, sender_id))
         return entries

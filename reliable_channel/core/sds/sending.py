@@ -191,7 +191,7 @@ class SdsSender:
         state.clock = lamport  # the filter stays as it was before the message (docs/spec/sds.md, *Send*)
         requests: list[HistoryEntry] = []
         if state.repair is not None and (not content or self._leaves_now()):
-            requests = state.repair.due_requests(now)
+            requests = state.repair.due_requests(now, state.incoming.find_namer)
         requests = limit_to_room(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         # Content names no more than the usual history: its segment fills the envelope.

@@ -97,6 +97,22 @@ def asked_at(channel: SdsChannel, at: int) -> list[str]:
     return [entry.message_id for outgoing in sent for entry in outgoing.message.repair_request]
 
 
+def test_ids_that_a_stranger_invents_delay_no_request_for_what_others_name() -> None:
+    """A message carries three requests. Behind a thousand ids that never existed, one that was lost on its way was not
+    asked for within the hour after which it counts as lost."""
+    alice = opened(sync_min_interval_ms=0)
+    alice.receive(message("m1", "mallory", T0 + 1, tuple(f"never {number}" for number in range(900))), T0 + 1)
+    alice.receive(message("b2", "bob", T0 + 2, ("gone", "gone as well")), T0 + 2)
+    alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    asked = [
+        entry.message_id
+        for number in range(2)
+        for entry in alice.send(b"%d" % number, T0 + 200_000 + number).outgoing[0].message.repair_request
+    ]
+    assert {"gone", "gone as well"} < {*asked}
+    assert len({*asked}) == 6, "and the others in their order"
+
+
 def test_what_is_found_is_not_asked_for() -> None:
     alice = missing_five()
     for number in range(5):
