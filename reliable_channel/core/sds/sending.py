@@ -4,7 +4,6 @@ and *Periodic Sync Message*)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from reliable_channel.core.errors import EmptyMessage, LocalError
 from reliable_channel.core.sds.conflicts import Relation, find_known, forget_loser, relation, report_conflict
@@ -23,7 +22,6 @@ from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend
 from reliable_channel.core.sds.receiving import DIGEST_BYTES, IncomingMessage, content_digest
 from reliable_channel.core.sds.room import limit_to_room, room_for
 from reliable_channel.core.sds.state import ChannelState
-from reliable_channel.core.sds.sync import MAX_OWED
 from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.sds.verify import SEARCHED_BYTES
 from reliable_channel.core.wire.hashing import sds_message_id
@@ -168,11 +166,13 @@ class SdsSender:
         me = self._participant()
         lamport = max(state.clock_time(now), (state.clock or 0) + 1)
         requests_due = state.repair is not None and state.repair.request_is_due(now)
+        named: tuple[HistoryEntry, ...] = ()
         if len(state.log) or requests_due:
             message_id = sds_message_id(me, lamport, b"")
             message = self._wrap(message_id, lamport, None, now, events)
             data = state.config.encode(message)
             outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
+            named = message.causal_history
             if state.sync is not None and state.config.wait_for_sent:
                 state.sync.unsent = message_id
             if state.config.wire_family is WireFamily.NIM:  # its peers name it
@@ -180,7 +180,8 @@ class SdsSender:
                 if state.repair is not None:  # … and ask for it
                     state.repair.keep(message_id, data, own=True)
         if state.sync is not None:
-            state.sync.settle(self._list_owed(), state.log.__contains__, now)
+            # Not all that are owed: long ids of strangers may have left no room for others.
+            state.sync.settle([entry.message_id for entry in named], state.log.holds, now)
         self._spoke(now)
 
     def _wrap(
@@ -220,9 +221,8 @@ class SdsSender:
 
     def _list_owed(self) -> list[str]:
         """The content that a sync message names beside the usual history."""
-        state = self._state
-        owed = state.sync.owed if state.sync is not None else ()
-        return list(islice((message_id for message_id in owed if message_id in state.log), MAX_OWED))
+        sync = self._state.sync
+        return [] if sync is None else sync.list_owed(self._state.log.holds)
 
     def _remember(
         self,

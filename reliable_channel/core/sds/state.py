@@ -154,7 +154,8 @@ class ChannelState:
             usual.insert(1, mine)
         named = limit_to_room(map(_make_entry, usual), room_for(size, self.participant_id or "", layout), layout)
         lamports = {entry.message_id: entry.lamport for entry in usual}
-        others = [entry for each in owed or () if each not in lamports and (entry := self.log.get(each)) is not None]
+        fitting = {entry.message_id for entry in named}
+        others = [entry for each in owed or () if each not in fitting and (entry := self.log.get(each)) is not None]
         named += limit_to_room(map(_make_entry, others), SYNC_ROOM_BYTES, layout)
         lamports |= {entry.message_id: entry.lamport for entry in others}
         return tuple(sorted(named, key=lambda each: (lamports[each.message_id], each.message_id)))

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import islice
+from operator import itemgetter
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.incoming import CATCH_UP_MS
 from reliable_channel.core.sds.repair import Repair
+from reliable_channel.core.shares import list_surplus
 from reliable_channel.core.wire.sds import HistoryEntry
 
 MAX_OWED = 200
@@ -23,7 +26,8 @@ MAX_OWED = 200
 KB."""
 
 MAX_OWED_KEPT = 10 * MAX_OWED
-"""Maximum number of owed ids, and no more than the log holds."""
+"""About how many ids may be owed, and no more than the log holds. For the others the filter of the next sync message
+must suffice."""
 
 _STEEPNESS = 4.0
 """Delays are drawn from an exponential distribution that is truncated at ``acknowledge_within_ms`` and rises with time:
@@ -49,7 +53,7 @@ class SyncTimer:
         self._may_owe = min(MAX_OWED_KEPT, config.max_log_entries)
         if not config.acknowledge_within_ms or not config.sync_min_interval_ms:
             self._may_owe = 0
-        self.owed: OrderedDict[str, str] = OrderedDict()
+        self.owed: dict[str, str] = {}
         """Received content that only its sender has named: SDS id → sender id, oldest first."""
         self.owed_due: int | None = None
         self.unsent = ""
@@ -93,9 +97,23 @@ class SyncTimer:
 
     def owe(self, message_id: str, sender_id: str) -> None:
         """Record content of ``sender_id`` that must be acknowledged once it is in the log."""
+        if not self._may_owe:
+            return
         self.owed[message_id] = sender_id
-        if len(self.owed) > self._may_owe:  # of the oldest, the filter of the next sync message must suffice
-            self.owed.popitem(last=False)
+        if len(self.owed) > self._may_owe + self._may_owe // 8:
+            for surplus in list_surplus(self.owed, [*self.owed.values()], self._may_owe):
+                del self.owed[surplus]
+
+    def list_owed(self, is_nameable: Callable[[str], bool]) -> list[str]:
+        """The owed ids that the next sync message names. Senders take turns, so that whoever sends much delays nobody
+        else's acknowledgement."""
+        turns: Counter[str] = Counter()
+        placed: list[tuple[int, str]] = []
+        for message_id, sender_id in self.owed.items():
+            if is_nameable(message_id):
+                placed.append((turns[sender_id], message_id))
+                turns[sender_id] += 1
+        return [message_id for _, message_id in islice(sorted(placed, key=itemgetter(0)), MAX_OWED)]
 
     def await_acknowledgement(self, message_id: str, now: int) -> None:
         """Start the wait if ``message_id`` is owed and in the log: a message that waits for its dependencies cannot be
@@ -138,7 +156,7 @@ class SyncTimer:
         """Record that the waiting sync message will not be dispatched: what it acknowledged is owed again."""
         self.unsent = ""
         # Before what came since: the oldest debt is named first.
-        self.owed = OrderedDict({**self.unsent_owed, **self.owed})
+        self.owed = {**self.unsent_owed, **self.owed}
         self.unsent_owed = {}
 
     def skip_to(self, now: int) -> None:

@@ -19,7 +19,7 @@ from reliable_channel.core.sds import (
     SendDelivered,
     deterministic_jitter,
 )
-from reliable_channel.core.sds.sync import MAX_OWED
+from reliable_channel.core.sds.sync import MAX_OWED, MAX_OWED_KEPT
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage
 from tests.support.examples import examples
@@ -318,6 +318,25 @@ def test_more_than_one_sync_can_name_is_acknowledged_by_several() -> None:
         alice.receive(message(message_id, lamport=T0 + number), T0 + 500)
     sent = syncs(alice.tick(T0 + 8_000))
     assert all(len(sync.causal_history) <= MAX_OWED + alice.config.causal_history_size for sync in sent)
+    assert {name for sync in sent for name in named(sync)} == set(ids)
+
+
+def test_whoever_sends_much_delays_nobody_elses_acknowledgement() -> None:
+    """It was put off until all that came before was named, and beyond the bound not named at all."""
+    alice = opened()
+    alice.receive(message("c1", "carol", T0 + 1), T0 + 500)
+    for number in range(MAX_OWED_KEPT + MAX_OWED_KEPT // 8 + 10):
+        alice.receive(message(f"m{number}", "mallory", T0 + 2 + number), T0 + 500)
+    first = syncs(alice.tick(T0 + 8_000))[0]
+    assert "c1" in named(first)
+
+
+def test_ids_that_leave_no_room_for_others_delay_them_and_no_more() -> None:
+    alice = opened()
+    ids = [f"{number:01000}" for number in range(100)] + ["c1"]
+    for number, message_id in enumerate(ids, start=1):
+        alice.receive(message(message_id, "mallory", lamport=T0 + number), T0 + 500)
+    sent = syncs(alice.tick(T0 + 8_000))
     assert {name for sync in sent for name in named(sync)} == set(ids)
 
 
