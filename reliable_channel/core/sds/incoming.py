@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
@@ -429,28 +429,34 @@ class IncomingBuffer:
     def sweep(self, now: int, events: list[SdsEvent]) -> list[str]:
         """Run the sweep at ``now``: request the ids that are due, and return the ids to declare lost. Requests beyond
         the limit of one sweep are spread over the next ones, which bounds its cost."""
-        config = self._config
-        interval = config.sweep_in_buf_interval_ms
+        interval = self._config.sweep_in_buf_interval_ms
         lost: list[str] = []
-        requested = 0
-        due_of: dict[str, int] = {}
+        later = self._spread_requests(now)
         while self._next_timer() == now:
             missing = self.missing[heapq.heappop(self._timers)[1]]
             if missing.lost_at <= now:
                 self._lose(missing, now, events)
                 lost.append(missing.message_id)
                 continue
-            of_sender = due_of[missing.charged_to] = due_of.get(missing.charged_to, -1) + 1
-            later = of_sender // config.max_refetches_per_sender_and_sweep
-            if not later:
-                later = requested // config.max_refetches_per_sweep
-                requested += 1
-            if later:
-                missing.due = self._next_sweep(now + later * interval)
+            if sweeps := later[missing.message_id]:
+                missing.due = self._next_sweep(now + sweeps * interval)
             else:
                 self._ask(missing, now, events)
             heapq.heappush(self._timers, (self._find_due(missing), missing.message_id))
         return lost
+
+    def _spread_requests(self, now: int) -> dict[str, int]:
+        """Missing ids whose request is due at ``now`` → how many sweeps later it is made. Senders take turns, so that
+        ids that strangers invent delay few that others name."""
+        turns: Counter[str] = Counter()
+        in_turn: list[tuple[int, str]] = []
+        due = [missing for missing in self.missing.values() if missing.due == now < missing.lost_at]
+        for missing in sorted(due, key=attrgetter("since", "message_id")):
+            in_turn.append((turns[missing.charged_to], missing.message_id))
+            turns[missing.charged_to] += 1
+        of_sender, of_all = self._config.max_refetches_per_sender_and_sweep, self._config.max_refetches_per_sweep
+        in_turn.sort(key=itemgetter(0))
+        return {message_id: turn // of_sender or place // of_all for place, (turn, message_id) in enumerate(in_turn)}
 
     def _choose_loss_time(self, at: int) -> int:
         """When an id that is to be found by ``at`` is declared lost: in the first sweep from then on that has room."""

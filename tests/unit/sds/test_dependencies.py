@@ -148,9 +148,22 @@ def test_refetches_have_a_budget_per_sweep_and_sender() -> None:
             naming = message(f"{sender} {number}", sender, T0 + 2 + number, (dependency,))
             observer.receive(naming, T0 + 2)
     first = of_type(observer.tick(T0 + SWEEP), RefetchDue)
-    assert [event.message_id for event in first] == ["bob's 0", "bob's 1", "bob's 2", "carol's 0"]
+    assert [event.message_id for event in first] == ["bob's 0", "bob's 1", "carol's 0", "carol's 1"]
     later = of_type(observer.tick(T0 + 2 * SWEEP), RefetchDue)
     assert {event.message_id for event in first + later} >= {"bob's 3", "carol's 1", "carol's 2"}
+
+
+def test_ids_that_strangers_invent_delay_no_look_up_of_what_others_name() -> None:
+    """Look-ups were made in the order of the ids, which strangers choose: with three of them an honest one had none."""
+    observer = observing(max_refetches_per_sweep=20, max_refetches_per_sender_and_sweep=10)
+    observer.receive(message("b2", "bob", T0 + 2, ("gone",)), T0 + 2)
+    asked: list[str] = []
+    for sweep in range(1, 4):
+        for name in ("mallory", "eve", "trudy"):
+            invented = tuple(f"0{sweep}{name}{number}" for number in range(40))
+            observer.receive(message(f"{name} {sweep}", name, T0 + 2 + sweep, invented), T0 + sweep * SWEEP - 1)
+        asked += [event.message_id for event in of_type(observer.tick(T0 + sweep * SWEEP), RefetchDue)]
+    assert asked.count("gone") == 2, "at 5 s and at 15 s, as ever"
 
 
 def test_what_is_older_than_the_first_observation_is_not_missing() -> None:
