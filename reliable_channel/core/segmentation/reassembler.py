@@ -373,6 +373,12 @@ class Reassembler:
         return len(self._sets.all_open)
 
     @property
+    def open_since(self) -> int:
+        """When (ms) the oldest incomplete set began; far in the future if there is none."""
+        oldest = self._sets.longest_open()
+        return _NEVER if oldest is None else oldest.first_seen
+
+    @property
     def buffered_bytes(self) -> int:
         """The payload bytes held in incomplete sets."""
         return self._sets.buffered_bytes

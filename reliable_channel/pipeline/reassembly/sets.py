@@ -10,6 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -40,6 +41,9 @@ from reliable_channel.pipeline.reassembly.set_results import (
 
 STATE_VERSION = 3
 """The version of the stored bytes, and of the file that names the hashes with state (:mod:`~.lake.open_hashes`)."""
+
+SENIORS = 16
+"""The scopes of a hash with the oldest open sets have at least half of its bounds among themselves, in equal parts."""
 
 _ALONE = {dialect.value: frozenset({dialect}) for dialect in Dialect}
 
@@ -141,13 +145,24 @@ class HashSets:
         return results
 
     def _make_room(self, events: list[segmentation.SegmentationEvent]) -> None:
-        """Keep the bounds of a hash that several scopes share, at the expense of the scope that holds most. With a
-        single scope, its Reassembler keeps them."""
-        every = [reassembler for _, reassembler in self._scopes.values()]
-        while sum(each.buffered_bytes for each in every) > self._config.max_buffered_bytes_per_sender:
-            max(every, key=lambda each: each.buffered_bytes).evict(events)
-        while sum(each.open_sets for each in every) > self._config.max_open_sets:
-            max(every, key=lambda each: (each.open_sets, each.buffered_bytes)).evict(events)
+        """Keep the bounds of a hash that several scopes share. With a single scope, its Reassembler keeps them."""
+        config = self._config
+        self._evict_above(config.max_buffered_bytes_per_sender, attrgetter("buffered_bytes"), events)
+        self._evict_above(config.max_open_sets, attrgetter("open_sets"), events)
+
+    def _evict_above(
+        self,
+        bound: int,
+        count: Callable[[segmentation.Reassembler], int],
+        events: list[segmentation.SegmentationEvent],
+    ) -> None:
+        """Evict sets of the scope that holds most until all together hold at most ``bound``."""
+        while sum(count(each) for _, each in self._scopes.values()) > bound:
+            every = [each for _, each in self._scopes.values() if each.open_sets]
+            # Names are free, and with many every share is small. Nobody knows the hash before its first sender.
+            seniors = heapq.nsmallest(SENIORS, every, key=attrgetter("open_since"))
+            safe = {each for each in seniors if count(each) <= bound // (2 * SENIORS)}
+            max((each for each in every if each not in safe), key=count).evict(events)
 
     def _limit_completed(self) -> None:
         """Forget the oldest completed sends above :data:`~.memory.MAX_COMPLETED_OF_HASH`."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from reliable_channel.core.segmentation import CompletedSend, SegmentationConfig, split
 from reliable_channel.core.wire.segment import encode_segment
 from reliable_channel.pipeline.reassembly.memory import MAX_COMPLETED_OF_HASH
@@ -50,6 +54,26 @@ def test_the_senders_of_one_hash_share_a_bound_and_who_holds_most_makes_room():
     assert [each.sender_id for each in messages] == ["alice"]
     given_up = [each.fields for each in results if isinstance(each, ReportedSet)]
     assert {(each["sender_id"], each["reason"]) for each in given_up} == {("mallory", "over_limit")}
+
+
+@pytest.mark.parametrize("bound", [{"max_open_sets": 64}, {"max_buffered_bytes_per_sender": 64 * 128}], ids=str)
+@given(position=st.integers(0, 300), restored=st.booleans())
+def test_no_number_of_names_takes_the_room_of_who_sent_a_payload_first(
+    bound: dict[str, int], position: int, restored: bool
+):
+    """Whoever saw its first segment sends segments of its hash under as many names as there is room for."""
+    config = replace(CONFIG, **bound)
+    sets, results = HashSets(config), []
+    sets.add(row(0, 0))
+    for offset in range(1, 301):
+        if offset == position:
+            sets.add(row(offset, 1))
+            sets = HashSets.from_bytes(sets.to_bytes(), config) if restored else sets
+        results += sets.add(row(offset, offset % 3, sender=f"mallory {offset}", event_us=offset * 1000))
+    for index in range(1, 4):
+        results += sets.add(row(400 + index, index, event_us=10**6))
+    assert [each.sender_id for each in results if isinstance(each, Message)] == ["alice"]
+    assert any(isinstance(each, ReportedSet) for each in results), "there was not room for all"
 
 
 def test_the_open_sets_of_one_hash_are_bounded_over_all_senders():
