@@ -387,6 +387,8 @@ class RepairRequestSeen(SdsEvent):
     via: str
     have: bool
     """Whether it is in the log here."""
+    sender_id: str | None
+    """The sender of the requested message, as the request states it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)

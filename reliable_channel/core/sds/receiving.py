@@ -446,10 +446,13 @@ class SdsReceiver:
         """Process the repair requests that a message carries: withdraw own ones for the same ids, and plan answers."""
         state = self._state
         repair = state.repair
+        by, via = message.sender_id, message.message_id
+        requested: dict[str, HistoryEntry] = {}
         for entry in message.repair_request[: state.config.max_history_entries]:
+            requested.setdefault(entry.message_id, entry)
+        for entry in requested.values():
             wanted: LogEntry | Waiting | None = state.log.get(entry.message_id)
-            by, via = message.sender_id, message.message_id
-            events.append(RepairRequestSeen(now, entry.message_id, by, via, wanted is not None))
+            events.append(RepairRequestSeen(now, entry.message_id, by, via, wanted is not None, entry.sender_id))
             if repair is None:
                 continue
             # Postponing the own request is not enough (docs/spec/sds.md, *Repair*).

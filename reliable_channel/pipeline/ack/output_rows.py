@@ -163,14 +163,13 @@ def recovery_row(base: Base, event: sds.Delivered, needed_by: str | None) -> Row
 
 def repair_request(base: Base, event: sds.RepairRequestSeen, row: InputRow | None) -> Row:
     """A row of ``repair_requests``."""
-    entry = next((e for e in row.repair_request if e.message_id == event.message_id), None) if row else None
     return RepairRequest(
         **base,
         sds_id=event.message_id,
         requested_by=event.by,
         request_sds_id=event.via,
         held_here=event.have,
-        sender_id=entry.sender_id if entry else None,
+        sender_id=event.sender_id,
         **coordinates(row),
     )
 

@@ -66,6 +66,13 @@ def test_each_copy_of_a_sync_message_has_rows_of_its_requests() -> None:
     assert len({tuple(getattr(row, name) for name in REPAIR_REQUESTS.key) for row in requests}) == 4
 
 
+def test_a_message_has_one_row_for_each_id_that_it_requests_however_often() -> None:
+    wanted = tuple(HistoryEntry("wanted", None, sender) for sender in ("alice", "carol", None)) * 20
+    sync = {"sender_id": "bob", "sds_id": "S", "sds_kind": "sync", "lamport_timestamp": NOW, "repair_request": wanted}
+    rows = taken([InputRow("message", *PLACE, 0, NOW * 1000, **sync)])
+    assert [(row.sds_id, row.sender_id) for row in rows if isinstance(row, RepairRequest)] == [("wanted", "alice")]
+
+
 def taken(rows: list[InputRow], config: SdsParameters | None = None) -> list[Row]:
     """What an observer writes of rows that come one after the other; the state is stored after each."""
     observer = ChannelObserver(KEY, None, config or SdsParameters())
@@ -118,6 +125,26 @@ def test_a_content_message_under_the_id_of_an_ephemeral_one_does_not_mute_it() -
 def test_an_ephemeral_message_of_another_sender_or_content_is_no_copy() -> None:
     rows = [ephemeral_row(STRANGERS, sender_id="mallory"), ephemeral_row(STRANGERS), ephemeral_row(ALICES)]
     assert [(sender, at) for sender, _, at in messages(taken(rows))] == [("mallory", 0), ("alice", 1), ("alice", 2)]
+
+
+def test_a_copy_of_an_ephemeral_message_is_none_however_many_others_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "MAX_EPHEMERALS", 8)
+    strangers = [ephemeral_row(bytes([number]), sender_id="mallory") for number in range(40)]
+    found = messages(taken([ephemeral_row(ALICES), *strangers, ephemeral_row(ALICES)]))
+    assert [at for sender, _, at in found if sender == "alice"] == [0]
+
+
+def test_messages_that_lose_their_ids_take_no_room_of_what_waits() -> None:
+    """SDS never delivers them, so they were remembered until a waiting message was forgotten for them."""
+    strangers: list[InputRow] = []
+    for number in range(20):
+        own = {"sds_id": f"S{number}"}
+        strangers.append(content_row(STRANGERS, **own, sender_id=f"mallory {number}", **WAITING))
+        strangers.append(content_row(b"the owner's", **own, sender_id="eve", id_verified=True))
+    first = content_row(b"0", sds_id="0", lamport_timestamp=NOW - 10)
+    late = content_row(b"late", sds_id="never came", lamport_timestamp=NOW - 1)
+    found = messages(taken([first, content_row(ALICES, **WAITING), *strangers, late], SdsParameters(max_waiting=8)))
+    assert ("alice", hashed(ALICES), 1) in found
 
 
 def test_a_refused_second_message_of_an_id_does_not_change_what_waits() -> None:
