@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reliable_channel.core.sds import SdsChannel
-from reliable_channel.core.sds.log import Position
+from reliable_channel.core.sds.horizons import Position
 from reliable_channel.core.wire.bloom import FilterFormat
 
 

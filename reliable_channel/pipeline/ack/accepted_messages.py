@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 
-from reliable_channel.core.shares import Shares
+from reliable_channel.core.shares import Shares, list_surplus
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
@@ -151,11 +151,17 @@ class _Stage:
         return [*gone]
 
     def _choose_surplus(self, over: int, seniors: Seniors) -> list[SdsKey]:
-        """The ``over`` oldest keys."""
-        return [*islice(self._by_key, over)]
+        """The ``over`` oldest keys of the senders with most."""
+        return list_surplus(self._by_key, [*map(sender_in, self._by_key)], self._limit)
 
     def discard(self, key: SdsKey) -> None:
         self._by_key.pop(key, None)
+
+    def discard_others(self, sds_id: str, kept: SdsKey) -> None:
+        """Discard the messages with an id but for one."""
+        own = sds_key(sds_id, "")
+        for key in [key for key in self._by_key if key.startswith(own) and key != kept]:
+            del self._by_key[key]
 
     def write(self, proto: pb.SeenColumnsProto) -> None:
         encoded = {key: seen if isinstance(seen, bytes) else seen.encode() for key, seen in self._by_key.items()}
@@ -192,7 +198,7 @@ class _Parts(_Stage):
 
 
 class AcceptedMessages:
-    """The SDS messages of one channel in three bounded stages, which drop the oldest first.
+    """The SDS messages of one channel in three bounded stages. A full one drops the oldest of the sender with most.
 
     *Waiting*: accepted by SDS, not delivered. *Parts*: delivered segments whose application message is not delivered.
     *Settled*: delivered, and remembered for acknowledgements only."""
@@ -235,6 +241,11 @@ class AcceptedMessages:
         self._settled.discard(key)
         self._waiting.discard(key)
         self._waiting.add(key, seen)
+
+    def forget_losers(self, sds_id: str, winner_id: str) -> None:
+        """Note that the message of the sender ``winner_id`` has taken an id. SDS never delivers what it held under that
+        id for others."""
+        self._waiting.discard_others(sds_id, sds_key(sds_id, winner_id))
 
     def deliver(self, seen: AcceptedMessage, seniors: Seniors = frozenset) -> Mapping[str, int]:
         """Note a delivery by SDS: a segment becomes a part, any other message is settled. Returns how many parts of

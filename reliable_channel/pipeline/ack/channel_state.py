@@ -43,7 +43,7 @@ from reliable_channel.pipeline.ack.records import load_fields, row_of
 if TYPE_CHECKING:
     from reliable_channel.pipeline.ack.buckets import StoredBucket
 
-STATE_VERSION = 14
+STATE_VERSION = 15
 """The version of the stored bytes and of the rules by which rows are processed."""
 
 SNAPSHOT_PART = 8

@@ -10,7 +10,6 @@ changes no row of another one. Ephemeral messages, which SDS does not remember, 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,7 +18,9 @@ from google.protobuf.message import DecodeError
 from reliable_channel.core import sds
 from reliable_channel.core.delivery import keep_newest
 from reliable_channel.core.errors import LocalError
+from reliable_channel.core.shares import list_surplus
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.schema import Row
 from reliable_channel.lake.tables import CHANNEL_KEY, DAY_MS, DELIVERED_MESSAGES, DELIVERIES
@@ -39,7 +40,10 @@ MAX_PARTS = 8_000
 MAX_SETTLED = 2_000
 """The maximum number of delivered SDS messages remembered for acknowledgements."""
 MAX_EPHEMERALS = 2_000
-"""The maximum number of ephemeral messages remembered, so that a copy is not delivered again."""
+"""About how many ephemeral messages are remembered, so that a copy is not delivered again. Then the sender with most
+loses its oldest."""
+SENDER_BYTES = 4
+"""How many bytes of an ephemeral message's name are of its sender alone."""
 MAX_NEEDED_BY = 10_000
 """The maximum number of missing ids whose first naming message is remembered."""
 GUARDED_MS = max(table.retention_ms or 0 for table in (DELIVERIES, DELIVERED_MESSAGES))
@@ -169,16 +173,17 @@ class ChannelObserver:
 
     def _take_ephemeral(self, row: InputRow, out: list[Row]) -> None:
         """Deliver an ephemeral message once, independently of what SDS remembers under its id."""
-        name = sds_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
-        digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
-        if digest in self._ephemerals:
+        name = _name_ephemeral(row)
+        if name in self._ephemerals:
             return
         events = self._pass_to_sds(row)
         self._report(events, row, out)
         if any(isinstance(event, sds.EphemeralReceived) for event in events):
-            self._ephemerals[digest] = None
-            if len(self._ephemerals) > MAX_EPHEMERALS:
-                del self._ephemerals[next(iter(self._ephemerals))]
+            self._ephemerals[name] = None
+            if len(self._ephemerals) > MAX_EPHEMERALS + MAX_EPHEMERALS // 8:
+                senders = [each[:SENDER_BYTES] for each in self._ephemerals]
+                for each in list_surplus(self._ephemerals, senders, MAX_EPHEMERALS):
+                    del self._ephemerals[each]
             base = self._number_row(self._now, message=True)
             out.append(rows.ephemeral_row(base, row, AcceptedMessage.first(row, self._now)))
 
@@ -189,6 +194,8 @@ class ChannelObserver:
         events = self._pass_to_sds(row)
         if _accepts(events, row) or (own and not before and self._is_past(row)):
             self._seen.accept(AcceptedMessage.first(row, self._now))
+        if any(isinstance(event, sds.Conflict) and event.winner == "second" for event in events):
+            self._seen.forget_losers(row.sds_id or "", row.sender_id or "")
         self._report(events, row, out)
 
     def _pass_to_sds(self, row: InputRow) -> Sequence[sds.SdsEvent]:
@@ -393,6 +400,13 @@ class ChannelObserver:
         restored._ephemerals = dict.fromkeys(proto.ephemerals)
         restored.topic_partition = (proto.kafka_topic, proto.kafka_partition)
         return restored
+
+
+def _name_ephemeral(row: InputRow) -> bytes:
+    """Names an ephemeral message by its sender, id and content."""
+    sender = (row.sender_id or "").encode("utf-8", "surrogatepass")
+    message = sds_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
+    return sha256(sender)[:SENDER_BYTES] + sha256(digest_of(row) + message)[: DIGEST_BYTES - SENDER_BYTES]
 
 
 def _accepts(events: Sequence[sds.SdsEvent], row: InputRow) -> bool:

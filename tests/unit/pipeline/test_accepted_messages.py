@@ -114,3 +114,16 @@ def test_a_flood_of_invented_senders_costs_no_sender_that_is_known_longer(prefix
         some.accept(each)
         some.deliver(each, lambda: {"alice"})
     assert all(some.part(each.key, b"hash") for each in mine)
+
+
+@given(st.lists(st.sampled_from(["alice", "bob", "mallory", "eve"]), max_size=200))
+def test_whoever_has_no_more_than_an_equal_share_of_half_the_room_is_forgotten_for_nobody(senders: list[str]) -> None:
+    some = messages(max_settled=16)
+    for number, sender in enumerate(senders):
+        each = seen(str(number), sender=sender, kind="bare")
+        some.accept(each)
+        some.deliver(each)
+    kept = [some.is_settled(sds_key(str(number), sender)) for number, sender in enumerate(senders)]
+    assert sum(kept) >= min(len(senders), 16)
+    assert sum(kept) <= 16 + 16 // 8
+    assert all(is_kept for is_kept, sender in zip(kept, senders, strict=True) if senders.count(sender) <= 8 // 4)
