@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow.compute as pc
+
 from reliable_channel.config import Settings
 from reliable_channel.lake.tables import CHANNEL_KEY, ENVELOPES, SDS_MESSAGES
 from reliable_channel.pipeline.lookup import Lookup, is_among
@@ -24,7 +26,10 @@ def find_arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, s
     """Return which of these messages have arrived meanwhile, from their senders or from a store."""
     if not sds_ids:
         return set()
-    rows = Lookup.of(settings.paths, SDS_MESSAGES).rows(MESSAGE, sds_ids, is_among("sds_id", sds_ids))
+    # A stranger may use the id for another content, from which it cannot be recomputed.
+    may_be_it = pc.field("id_verified").is_null() | pc.field("id_verified")
+    columns = (*MESSAGE, "id_verified")
+    rows = Lookup.of(settings.paths, SDS_MESSAGES).rows(columns, sds_ids, is_among("sds_id", sds_ids) & may_be_it)
     # Each once before it becomes Python objects: a stranger can repeat an id in any number.
     return {key_of(row) for row in rows.group_by([*MESSAGE]).aggregate([]).to_pylist()}
 

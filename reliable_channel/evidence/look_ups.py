@@ -145,17 +145,17 @@ def fetch_by_range(settings: Settings, client: StoreClient, write_back: WriteBac
 @dataclass(slots=True)
 class _Search:
     """What nodes have of what is ``missing`` on one content topic. ``held``: node → what its envelopes contain, but for
-    those that had arrived."""
+    those whose message had arrived."""
 
     settings: Settings
     channel: ChannelTopic | None
     missing: frozenset[Identity]
     held: dict[str, set[Identity]] = field(default_factory=dict)
     _taken: dict[bytes, frozenset[Identity]] = field(default_factory=dict)
-    """Hash of an envelope that was taken → what it contains; nothing if that had arrived."""
+    """Hash of an envelope that is written back → what it contains."""
 
     def take(self, node: str, page: StorePage) -> list[StoreEntry]:
-        """The entries of a page to write back: those that may contain what is missing, are not here, and did not arrive
+        """The entries of a page to write back: those that may contain what is missing, are not here, and did not come
         with an earlier page."""
         held = self.held.setdefault(node, set())
         encrypted = self.channel is not None and bool(self.channel.decryption_key_files)
@@ -168,16 +168,20 @@ class _Search:
             # The set of a segment is unknown where its content alone is encrypted.
             is_hidden = not contained or (wants_sets and not _names_set(contained))
             may_fit = bool(contained & self.missing) or (encrypted and is_hidden)
-            if may_fit and len(self._taken) + len(new) < MAX_OF_A_TOPIC:
+            if may_fit:
                 new[entry.message_hash] = entry, contained
         # Of a set, stores also have the segments that arrived; they do not complete it.
         named = {str(each[1]) for _, contained in new.values() for each in contained if isinstance(each[1], str)}
         arrived = {each[2:] for each in find_arrived(self.settings, named)}
         fresh = {hash_: one for hash_, one in new.items() if not one[1] & arrived}
-        self._taken |= {hash_: contained if hash_ in fresh else frozenset() for hash_, (_, contained) in new.items()}
+        held |= {identity for _, contained in fresh.values() for identity in contained}
         for entry in page.entries:
             held |= self._taken.get(entry.message_hash, frozenset())
-        return drop_known(self.settings, [entry for entry, _ in fresh.values()])
+        # What arrived takes no room here: a stranger sends any number of segments of a set, or under a missing id.
+        room = MAX_OF_A_TOPIC - len(self._taken)
+        written = drop_known(self.settings, [entry for entry, _ in fresh.values()])[:room]
+        self._taken |= {entry.message_hash: fresh[entry.message_hash][1] for entry in written}
+        return written
 
 
 def _names_set(identities: frozenset[Identity]) -> bool:

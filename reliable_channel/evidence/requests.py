@@ -19,6 +19,7 @@ from reliable_channel.transport.store.model import is_message_hash
 
 MAX_REQUESTS = 5_000
 """Maximum number of requests queried in one run; the rest follow in the next run."""
+_LONG_AGO = dt.datetime.min.replace(tzinfo=dt.UTC)
 SENT_WITHIN = dt.timedelta(hours=2)
 """How far back from the recorded clock dispatched messages are compared with received ones."""
 
@@ -57,7 +58,8 @@ def find_open_requests(settings: Settings, answers: pa.Table) -> list[Request]:
         for key, row in wanted.items()
         if key not in here
     ]
-    return take_turns(sorted(requests, key=lambda r: (r.attempt, r.sds_id)))[:MAX_REQUESTS]
+    # The oldest first, whatever its name or attempt: strangers choose names, and may name new ids without end.
+    return take_turns(sorted(requests, key=lambda r: (r.event_time or _LONG_AGO, r.sds_id)))[:MAX_REQUESTS]
 
 
 def _find_unanswered(requests: pa.Table, answers: pa.Table) -> pa.Table:

@@ -100,6 +100,7 @@ def request(
     attempt: int = 1,
     hint: bytes | None = None,
     channel_id: str = "talk",
+    after_s: int = 0,
 ) -> None:
     row = {
         "pubsub_topic": PUBSUB,
@@ -108,7 +109,7 @@ def request(
         "sds_id": sds_id,
         "retrieval_hint": hint if hint is not None else message_hash(PUBSUB, message),
         "attempt": attempt,
-        "event_time": START_S * 10**6,
+        "event_time": (START_S + after_s) * 10**6,
     }
     append_rows(settings.paths, tables.REFETCH_REQUESTS, as_arrow([row], tables.REFETCH_REQUESTS))
 
@@ -240,6 +241,15 @@ def test_a_channel_that_misses_much_delays_no_other(settings: Settings, monkeypa
     request(settings, "m1", STORED)
     outcome, written = run(settings, MemoryNode("a", STORED))
     assert (outcome.requests, [entry.message for entry in written]) == (3, [STORED])
+
+
+def test_new_channels_of_strangers_delay_no_older_request(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their first requests came before every further one, as long as there were enough of them."""
+    monkeypatch.setattr("reliable_channel.evidence.requests.MAX_REQUESTS", 3)
+    for number in range(5):
+        request(settings, f"0{number}", LOST, channel_id=f"strangers {number}", after_s=60)
+    request(settings, "m1", STORED, attempt=2)
+    assert [entry.message for entry in run(settings, MemoryNode("a", STORED))[1]] == [STORED]
 
 
 def test_what_has_come_meanwhile_is_not_asked_for(settings: Settings) -> None:
@@ -663,9 +673,23 @@ def overdue(settings: Settings, after_s: int = 300, status: str = "overdue") -> 
     append_rows(settings.paths, tables.INCOMPLETE_MESSAGES, as_arrow([row], tables.INCOMPLETE_MESSAGES))
 
 
-def arrived(settings: Settings, sds_id: str) -> None:
+def arrived(settings: Settings, sds_id: str, id_verified: bool | None = None) -> None:
     row = {"pubsub_topic": PUBSUB, "content_topic": TOPIC, "channel_id": "talk", "sds_id": sds_id, **RECORD}
+    row["id_verified"] = id_verified
     append_rows(settings.paths, tables.SDS_MESSAGES, as_arrow([row], tables.SDS_MESSAGES))
+
+
+@pytest.mark.parametrize("hint", [None, b""], ids=["by hash", "by range"])
+def test_other_content_under_the_id_of_a_missing_message_is_not_that_message(
+    settings: Settings, hint: bytes | None
+) -> None:
+    """It would keep the message from being fetched, whoever sent it."""
+    request(settings, "m1", STORED, hint=hint)
+    arrived(settings, "m1", id_verified=False)
+    assert [entry.message for entry in run(settings, MemoryNode("a", STORED))[1]] == [STORED]
+    request(settings, "m1", STORED, attempt=2, hint=hint)
+    arrived(settings, "m1", id_verified=True)
+    assert run(settings, MemoryNode("a", STORED)) == (RefetchResult(), [])
 
 
 def of_sets(settings: Settings) -> list[tuple[str, str, int]]:
@@ -683,6 +707,32 @@ def test_the_missing_segments_of_an_overdue_set_are_asked_for_although_nobody_na
     assert run(settings, MemoryNode("b", FIRST, SECOND)) == (RefetchResult(), []), "a request is made once"
     overdue(settings, after_s=900)
     assert run(settings, MemoryNode("b", FIRST, SECOND))[0].requests == 1, "overdue again: another request"
+
+
+def test_segments_that_arrived_leave_room_for_those_that_did_not(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's segments of the same payload, in any number, came from the network and are in the store too."""
+    monkeypatch.setattr("reliable_channel.evidence.look_ups.MAX_OF_A_TOPIC", 3)
+    strangers = [carrying("talk", f"stranger's {number}", WHOLE[0]) for number in range(5)]
+    for number in range(5):
+        arrived(settings, f"stranger's {number}")
+    arrived(settings, "part 0")
+    overdue(settings)
+    _, written = run(settings, MemoryNode("a", *strangers, FIRST, SECOND))
+    assert [entry.message for entry in written] == [SECOND]
+    assert of_sets(settings) == [("a", "present", 1)]
+
+
+def test_what_is_not_written_back_for_lack_of_room_is_not_absent(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliable_channel.evidence.look_ups.MAX_OF_A_TOPIC", 2)
+    request(settings, "m1", STORED, hint=b"")
+    request(settings, "m2", STORED, hint=b"")
+    node = MemoryNode("a", *(carrying("talk", "m1", content) for content in (b"a", b"b", b"c")), carrying("talk", "m2"))
+    assert len(run(settings, node)[1]) == 2
+    assert presence(settings) == {("a", "m1"): "present", ("a", "m2"): "present"}
 
 
 def test_of_contents_encrypted_inside_sds_all_are_fetched_that_did_not_arrive(settings: Settings) -> None:
