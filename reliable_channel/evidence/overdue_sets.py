@@ -26,6 +26,7 @@ PURPOSE = "set"
 
 _SET = (*CHANNEL_KEY, "entire_message_hash")
 _key_of = attrgetter(*_SET)
+_NEVER = dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def find_open_sets(settings: Settings, answers: pa.Table, limit: int) -> list[Ov
     rebuilt = _read_rebuilt(settings, {each.entire_message_hash for each in wanted})
     # By event time: a set may be rebuilt after it was reported, in the same micro-batch or in another
     # (docs/decisions.md, *A silent sender is not a dead one*).
-    still_open = [each for each in wanted if not any(at >= each.event_time for at in rebuilt.get(_key_of(each), ()))]
+    still_open = [each for each in wanted if rebuilt.get(_key_of(each), _NEVER) < each.event_time]
     return sorted(still_open, key=lambda each: (each.event_time, each.entire_message_hash))[:limit]
 
 
@@ -80,13 +81,14 @@ _REQUEST = [*CHANNEL_KEY, "detail", "attempt"]
 """The columns that name a request in ``store_presence``, for joins."""
 
 
-def _read_rebuilt(settings: Settings, hashes: set[bytes]) -> dict[tuple[Any, ...], list[dt.datetime]]:
-    """When messages with these hashes were rebuilt."""
+def _read_rebuilt(settings: Settings, hashes: set[bytes]) -> dict[tuple[Any, ...], dt.datetime]:
+    """When a message with each of these hashes was last rebuilt. Anybody can complete one payload in any number."""
+    latest: dict[tuple[Any, ...], dt.datetime] = {}
     if not hashes or not exists(settings.paths, REASSEMBLED_MESSAGES):
-        return {}
-    look_up = Lookup.of(settings.paths, REASSEMBLED_MESSAGES)
-    rows = look_up.rows([*_SET, "event_time"], hashes, is_among("entire_message_hash", hashes))
-    times: dict[tuple[Any, ...], list[dt.datetime]] = {}
-    for row in in_our_time(rows).to_pylist():
-        times.setdefault(tuple(row[name] for name in _SET), []).append(row["event_time"])
-    return times
+        return latest
+    for rows in Lookup.of(settings.paths, REASSEMBLED_MESSAGES).iterate([*_SET, "event_time"], hashes):
+        of_these = in_our_time(rows.filter(is_among("entire_message_hash", hashes)).drop_null())
+        for row in of_these.group_by([*_SET]).aggregate([("event_time", "max")]).to_pylist():
+            key = tuple(row[name] for name in _SET)
+            latest[key] = max(row["event_time_max"], latest.get(key, _NEVER))
+    return latest

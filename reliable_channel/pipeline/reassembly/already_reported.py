@@ -6,7 +6,7 @@ A store may return a few segments again a day or a year later. Their message is 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, SDS_MESSAGES, Table
 from reliable_channel.pipeline.lookup import Lookup, is_among
-from reliable_channel.pipeline.reassembly.set_results import OVERDUE, SCOPE
+from reliable_channel.pipeline.reassembly.set_results import GIVEN_UP, OVERDUE, SCOPE
 
 _SET = (*SCOPE, "entire_message_hash")
 _COMPARED = (*_SET, "sds_ids", "event_time")
@@ -27,18 +27,14 @@ Arrivals = Mapping[tuple[tuple[Any, ...], str], int]
 
 def drop_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
     """Keep the reports that no row of the tables, and no other report, covers."""
-    hashes = sorted({_set_of(each)[-1] for each in reported})
-    of_these = is_among("entire_message_hash", hashes)
-    rebuilt = _look_up_rows(paths, REASSEMBLED_MESSAGES, _COMPARED, hashes, of_these)
-    ended = of_these & (pc.field("status") != OVERDUE)
-    before = _look_up_rows(paths, INCOMPLETE_MESSAGES, (*_COMPARED, "status"), hashes, ended)
-    kept = drop_covered(reported, (*rebuilt, *before))
+    rebuilt = _read_sets(REASSEMBLED_MESSAGES, reported, paths)
+    ended = [row | {"status": GIVEN_UP} for row in _read_sets(INCOMPLETE_MESSAGES, reported, paths)]
+    kept = drop_covered(reported, (*rebuilt, *ended))
     whole = {_set_of(row) for row in rebuilt}
     ids = sorted({sds_id for each in kept if _set_of(each) in whole for sds_id in each["sds_ids"]})
     if not ids:
         return kept
-    came = _look_up_rows(paths, SDS_MESSAGES, (*_SET, "sds_id", "event_time"), ids, is_among("sds_id", ids))
-    return drop_covered(reported, (*rebuilt, *before), list_arrivals(came))
+    return drop_covered(reported, (*rebuilt, *ended), list_arrivals(_read_arrivals(ids, paths)))
 
 
 def drop_covered(
@@ -79,13 +75,49 @@ def list_arrivals(rows: Iterable[Mapping[str, Any]]) -> Arrivals:
     return arrivals
 
 
-def _look_up_rows(
-    paths: PathSettings, table: Table, columns: Sequence[str], values: Sequence[str | bytes], where: pc.Expression
-) -> list[dict[str, Any]]:
-    """Look up rows of a table without nulls in these columns (jobs write none); times are in µs."""
-    rows = Lookup.of(paths, table).rows(columns, values, where)
+def _read_sets(table: Table, reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[dict[str, Any]]:
+    """The sets of a table that may cover a report, with times in µs. Anybody can complete or begin any number of sets
+    of one payload, so of those that have the same of the reported ids there is one row, with these ids and the earliest
+    time."""
+    ids = frozenset(sds_id for each in reported for sds_id in each["sds_ids"])
+    hashes, senders = (sorted({each[name] for each in reported}) for name in ("entire_message_hash", "sender_id"))
+    wanted = is_among("entire_message_hash", hashes) & is_among("sender_id", senders)
+    columns = _COMPARED
+    if table is INCOMPLETE_MESSAGES:
+        wanted, columns = wanted & (pc.field("status") != OVERDUE), (*columns, "status")
+    earliest: dict[tuple[tuple[Any, ...], frozenset[str]], int] = {}
+    for rows in Lookup.of(paths, table).iterate(columns, hashes):
+        for row in _list_by_ids(_read_times(rows.filter(wanted)), ids):
+            key = _set_of(row), ids.intersection(row["sds_ids"])
+            earliest[key] = min(row["event_time"], earliest.get(key, row["event_time"]))
+    return [
+        dict(zip(_SET, of, strict=True)) | {"sds_ids": held, "event_time": at} for (of, held), at in earliest.items()
+    ]
+
+
+def _list_by_ids(rows: pa.Table, ids: Set[str]) -> Iterator[dict[str, Any]]:
+    """The rows with one of ``ids``, and of those of each set that have none the earliest, without its ids."""
+    lists = rows["sds_ids"].combine_chunks()
+    has_one = pc.is_in(pc.list_flatten(lists), pa.array(sorted(ids), pa.string()))
+    numbers = pc.unique(pc.list_parent_indices(lists).filter(has_one))
+    yield from rows.take(numbers).to_pylist()
+    others = rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows), pa.int64()), numbers.cast(pa.int64()))))
+    for row in others.group_by([*_SET]).aggregate([("event_time", "min")]).to_pylist():
+        yield row | {"sds_ids": (), "event_time": row["event_time_min"]}
+
+
+def _read_arrivals(ids: Sequence[str], paths: PathSettings) -> Iterator[dict[str, Any]]:
+    """When segments with these ids came first. A stranger can repeat one in any number."""
+    for rows in Lookup.of(paths, SDS_MESSAGES).iterate((*_SET, "sds_id", "event_time"), ids):
+        copies = _read_times(rows.filter(is_among("sds_id", ids))).group_by([*_SET, "sds_id"])
+        for row in copies.aggregate([("event_time", "min")]).to_pylist():
+            yield row | {"event_time": row["event_time_min"]}
+
+
+def _read_times(rows: pa.Table) -> pa.Table:
+    """The rows without nulls (jobs write none), with times in µs."""
     index = rows.schema.get_field_index("event_time")
-    return list(rows.set_column(index, "event_time", rows["event_time"].cast(pa.int64())).drop_null().to_pylist())
+    return rows.set_column(index, "event_time", rows["event_time"].cast(pa.int64())).drop_null()
 
 
 def _set_of(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from deltalake import write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.create import create_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, SDS_MESSAGES, Table
-from reliable_channel.pipeline.reassembly.already_reported import drop_already_reported
+from reliable_channel.pipeline.reassembly import already_reported
+from reliable_channel.pipeline.reassembly.already_reported import drop_already_reported, drop_covered, list_arrivals
 from tests.support.bad_rows import bad_rows
+from tests.support.examples import examples
 
 HASH = bytes(range(32))
 AT_US = 1_767_225_600_000_000
 SCOPE = {"pubsub_topic": "p", "content_topic": "c", "channel_id": "talk", "family": "spec", "sender_id": "alice"}
 
 
+STATUSES = st.sampled_from(["given_up", "overdue"])
+
+
 @pytest.fixture
 def paths(tmp_path: Any) -> PathSettings:
-    found = PathSettings(run_dir=str(tmp_path))
+    return tables_in(str(tmp_path))
+
+
+def tables_in(place: str) -> PathSettings:
+    found = PathSettings(run_dir=place)
     for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, SDS_MESSAGES):
         create_table(found.table(table.name), table)
     return found
@@ -124,3 +136,53 @@ def test_rows_of_a_foreign_writer_about_the_same_message_change_nothing(paths: P
     for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, SDS_MESSAGES):
         store(paths, table, *(row | {**SCOPE, "entire_message_hash": HASH} for row in bad_rows(table, beyond=True)))
     assert drop_reported(paths, given_up(0, "a", "b")) == [["a", "b"]]
+
+
+def rebuilt(after_s: int, *ids: str) -> dict[str, Any]:
+    """A message that was rebuilt ``after_s`` after the first."""
+    row = {**SCOPE, "entire_message_hash": HASH, "sds_ids": [*ids], "event_time": AT_US + after_s * 1_000_000}
+    return row | {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0, "first_lamport_timestamp": 1}
+
+
+def test_however_often_a_payload_was_completed_a_report_makes_few_objects(
+    paths: PathSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody can complete one in any number. All of its rows of thirty days were made objects in the driver, at every
+    report."""
+    store(paths, REASSEMBLED_MESSAGES, *(rebuilt(number, f"m{number}") for number in range(200)))
+    store(paths, REASSEMBLED_MESSAGES, *(rebuilt(number, "a") for number in range(200)))
+    store(paths, INCOMPLETE_MESSAGES, *(given_up(number, "b", f"m{number}") for number in range(200)))
+    store(paths, SDS_MESSAGES, *(came(number, "c") for number in range(200)))
+    compared: list[int] = []
+
+    def count_rows(reported: Any, rows: Any, *more: Any) -> Any:
+        compared.extend(map(len, (rows, *more)))
+        return drop_covered(reported, rows, *more)
+
+    monkeypatch.setattr(already_reported, "drop_covered", count_rows)
+    assert drop_reported(paths, given_up(9_000, "a", "b", "c"), given_up(9_000, "b")) == [["a", "b", "c"]]
+    assert compared == [3, 3, 1]
+
+
+ids = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True)
+times = st.integers(0, 4).map(lambda step: step * 1_800)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(st.builds(lambda at, some: rebuilt(at, *some), times, ids), max_size=4),
+    st.lists(st.builds(lambda at, some, how: given_up(at, *some, status=how), times, ids, STATUSES), max_size=4),
+    st.lists(st.builds(came, times, st.sampled_from("abcd")), max_size=4),
+    st.lists(st.builds(lambda at, some, how: given_up(at, *some, status=how), times, ids, STATUSES), max_size=4),
+)
+def test_what_is_read_of_the_tables_decides_as_all_of_them_would(
+    whole: list[dict[str, Any]], ended: list[dict[str, Any]], segments: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> None:
+    with TemporaryDirectory() as place:
+        paths = tables_in(place)
+        for table, some in ((REASSEMBLED_MESSAGES, whole), (INCOMPLETE_MESSAGES, ended), (SDS_MESSAGES, segments)):
+            if some:
+                store(paths, table, *some)
+        before = [row for row in ended if row["status"] != "overdue"]
+        expected = drop_covered(rows, (*whole, *before), list_arrivals(segments))
+        assert drop_already_reported(rows, paths) == expected
