@@ -67,6 +67,11 @@ class ChannelTopic(Section):
     store_plaintext: bool = True
 
     @property
+    def is_pattern(self) -> bool:
+        """Whether it matches other content topics than that of its own name."""
+        return any(sign in self.content_topic for sign in "*?[")
+
+    @property
     def families(self) -> tuple[WireFamily, ...]:
         """The families that the jobs read. The first is the one in which participants write."""
         return tuple(WireFamily) if self.family == "auto" else (self.family,)
@@ -135,9 +140,13 @@ class ChannelsSettings(Section):
     def pattern_for(self, content_topic: str, pubsub_topic: str | None = None) -> str | None:
         """The entry for a content topic as text, if it is a pattern: anybody can invent topics that match one."""
         topic = self.topic_for(content_topic, pubsub_topic)
-        if topic is None or not any(sign in topic.content_topic for sign in "*?["):
+        if topic is None or not topic.is_pattern:
             return None
         return f"{topic.pubsub_topic or ''} {topic.content_topic}"
+
+    def list_named(self) -> list[str]:
+        """The content topics that are configured by their names."""
+        return [topic.content_topic for topic in self.content_topics if not topic.is_pattern]
 
 
 def apply_preset(given: dict[str, Any]) -> dict[str, Any]:

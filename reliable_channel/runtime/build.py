@@ -11,6 +11,7 @@ from reliable_channel.config.node import NodeSettings, StoreNodeSettings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.transport.bridge import Bridge, BridgeNode
 from reliable_channel.transport.bridge_context import BridgeTopics
+from reliable_channel.transport.bridge_state import can_be_asked_for
 from reliable_channel.transport.dispatch_limit import CountFile
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http.client import BoundedHttp
@@ -120,6 +121,7 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
         settings.kafka.topics.dispatched,
         bridge.evidence_topic,
         () if loop else _list_waku_topics(settings),
+        tuple(filter(can_be_asked_for, settings.channels.list_named())),
     )
     side = None
     if not loop:

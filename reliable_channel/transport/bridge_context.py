@@ -32,6 +32,8 @@ class BridgeTopics:
     dispatched: str
     evidence: str
     waku: tuple[tuple[str, str | None], ...]
+    channels: tuple[str, ...] = ()
+    """Content topics that store nodes are asked for by name, also if a thousand of strangers were seen since."""
 
     def wants(self, content_topic: str) -> bool:
         """Whether envelopes of this content topic are forwarded."""

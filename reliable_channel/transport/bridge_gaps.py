@@ -104,7 +104,7 @@ class GapFiller:
         recovered = 0
         outcome: dict[str, str] = {}
         held: dict[str, set[bytes]] = {}
-        topics = sorted(self._bridge.state.content_topics)
+        topics = sorted({*self._bridge.state.content_topics, *self._bridge.topics.channels})
 
         def ask(query: StoreQuery, nodes: Collection[str] | None = None) -> list[str]:
             """Take what the nodes return; returns those that answer for named content topics only."""

@@ -94,7 +94,7 @@ class BridgeState:
             self.acknowledged_ms = state["acknowledged_ms"]
             self.gaps = tuple(BridgeGap(**gap) for gap in state["gaps"])
             self.recent = tuple(bytes.fromhex(text) for text in state["recent"])
-            self.content_topics = tuple(filter(_can_be_asked_for, map(str, state["content_topics"])))
+            self.content_topics = tuple(filter(can_be_asked_for, map(str, state["content_topics"])))
             self.dispatched = {(int(p), int(o)): str(digest) for p, o, digest in state["dispatched"]}
         except FileNotFoundError:
             pass
@@ -115,10 +115,10 @@ class BridgeState:
     def note_content_topics(self, topics: Iterable[str]) -> None:
         """Remember content topics that were seen; written to disk with the next change that matters."""
         with self._lock:
-            known = {*self.content_topics}
-            new = [one for one in dict.fromkeys(topics) if one not in known and _can_be_asked_for(one)]
-            if new:
-                self.content_topics = (*self.content_topics, *new)[-KEPT_CONTENT_TOPICS:]
+            seen = dict.fromkeys(filter(can_be_asked_for, topics))
+            if seen:
+                before = [one for one in self.content_topics if one not in seen]
+                self.content_topics = (*before, *seen)[-KEPT_CONTENT_TOPICS:]
 
     def note_dispatched(self, ahead: Mapping[tuple[int, int], str]) -> None:
         """Remember which records are done beyond the committed offsets."""
@@ -183,7 +183,7 @@ class BridgeState:
         replace_file(self._path, json.dumps(state))
 
 
-def _can_be_asked_for(content_topic: str) -> bool:
+def can_be_asked_for(content_topic: str) -> bool:
     """Whether a store can be queried for a content topic beside others: commas separate them."""
     return "," not in content_topic and len(content_topic.encode()) <= MAX_TOPIC_BYTES
 

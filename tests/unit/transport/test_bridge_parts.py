@@ -103,6 +103,7 @@ class Parts:
         place: Path,
         topics: tuple[tuple[str, str | None], ...] = (),
         answers_within_s: float = 0.3,
+        channels: tuple[str, ...] = (),
     ) -> None:
         self.fake = fake
         self.clock = ManualClock()
@@ -111,7 +112,9 @@ class Parts:
         self.state = BridgeState(place / "state.json")
         self.state.open()
         self.context = BridgeContext(
-            BridgeTopics("envelopes", "outgoing", "dispatched", "evidence", topics or ((PUBSUB_TOPIC, None),)),
+            BridgeTopics(
+                *("envelopes", "outgoing", "dispatched", "evidence"), topics or ((PUBSUB_TOPIC, None),), channels
+            ),
             self.state,
             SharedRecent(self.state.recent),
             self.written,
@@ -153,11 +156,12 @@ def parts(tmp_path: Path) -> Iterator[Callable[..., Parts]]:
         dialect: Dialect = "go-waku",
         topics: tuple[tuple[str, str | None], ...] = (),
         answers_within_s: float = 0.3,
+        channels: tuple[str, ...] = (),
         **more: Any,
     ) -> Parts:
         fake = FakeWakuNode(dialect, FakeWakuNetwork(), **more)
         fake.up()
-        made.append(Parts(fake, tmp_path, topics, answers_within_s))
+        made.append(Parts(fake, tmp_path, topics, answers_within_s, channels))
         return made[-1]
 
     yield make
@@ -415,17 +419,20 @@ def test_the_threads_of_a_bridge_do_not_write_one_envelope_each(parts: Callable[
     assert sorted(bridge.written.payloads()) == [b"late", b"missed"]
 
 
-def test_a_node_that_demands_content_topics_is_asked_for_those_that_were_seen(parts: Callable[..., Parts]) -> None:
-    bridge = parts()
+@pytest.mark.parametrize("seen", [(b"seen",), ()], ids=["seen", "of a channel"])
+def test_a_node_that_demands_content_topics_is_asked_for_those_that_were_seen_or_are_of_channels(
+    parts: Callable[..., Parts], seen: tuple[bytes, ...]
+) -> None:
+    bridge = parts(channels=() if seen else (TOPIC,))
     bridge.fake.faults.paths, bridge.fake.faults.status = "/store/v1", 500  # its peer has Store v3 alone
     bridge.inbound.step()
-    bridge.publish(b"seen")
+    bridge.publish(*seen)
     bridge.inbound.step()
     bridge.fake.restart()
     bridge.publish(b"missed")
     bridge.inbound.step()
     assert bridge.filler.step() == 1
-    assert bridge.written.payloads() == [b"seen", b"missed"]
+    assert bridge.written.payloads() == [*seen, b"missed"]
     assert bridge.written.gaps()[-1]["stores"] == {bridge.fake.url: "known_content_topics"}
 
 

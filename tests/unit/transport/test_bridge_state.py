@@ -42,6 +42,16 @@ def test_the_content_topics_of_strangers_leave_the_state_small(tmp_path: Path, l
     assert 50_000 < (tmp_path / "state.json").stat().st_size < 2_000_000
 
 
+def test_a_content_topic_in_use_is_kept_however_long_ago_it_was_new(tmp_path: Path) -> None:
+    """A store that answers for named topics only was not asked for it any more, after 1 000 topics of strangers."""
+    state = opened(tmp_path / "state.json")
+    for number in range(2_500):
+        if number % 900 == 0:
+            state.note_content_topics(["/used/1/chat/proto"])
+        state.note_content_topics([f"/strange/1/{number}/proto"])
+    assert "/used/1/chat/proto" in state.content_topics
+
+
 def test_a_second_bridge_on_the_same_state_is_refused(tmp_path: Path) -> None:
     first = opened(tmp_path / "state.json")
     with pytest.raises(EnvironmentFault, match="Another bridge"):
