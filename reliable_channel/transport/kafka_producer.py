@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -38,6 +39,8 @@ BATCH_BYTES = 512 * 1024
 the CPU time of large envelopes and more (bench/channel.py)."""
 CONNECTING_MS = 50.0
 """How long the thread of a producer sleeps at most while it connects, or has too many requests open."""
+OLD_S = 5.0
+"""How old (s) a producer is whose refusal may be out of date."""
 _LONGEST_TOPIC = 249
 RECORD_OVERHEAD = 256
 """Bytes counted per record beside key and value: headers, futures."""
@@ -111,6 +114,7 @@ class EnvelopeProducer:
         }
         with translate_errors():
             self._producer = open_producer(self._options)
+        self._made_at = time.monotonic()
 
     def send(self, record: OutRecord, done: Done, max_wait_s: float | None = None) -> None:
         """Queue one record. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or
@@ -152,9 +156,10 @@ class EnvelopeProducer:
 
     def _await_producer(self, wait_s: float) -> KafkaProducer:
         """The producer, once it is renewed after a refusal. One that was made while rights were missing has failed from
-        the beginning; where there is time, Kafka is asked again instead of reporting what it said then."""
+        the beginning; Kafka is asked again instead of reporting what it said then."""
         with self._changed:
-            if wait_s > 0:
+            # Who cannot wait tries again in a moment. A refusal that is not old is reported, or he would try for ever.
+            if wait_s > 0 or time.monotonic() - self._made_at >= OLD_S:
                 self._renew_if_failed(self._producer)
             if not self._changed.wait_for(lambda: self._renewing is None, wait_s):
                 raise SendBufferFull("Kafka refused a record, and cannot be reached again.", "Try again later.")
@@ -179,6 +184,7 @@ class EnvelopeProducer:
         while self._producer is failed and not self._closed.is_set():
             try:
                 self._producer = open_producer(self._options)
+                self._made_at = time.monotonic()
             except KafkaError:  # Kafka does not answer
                 self._closed.wait(backoff.next_wait())
         for topic in self._topics:

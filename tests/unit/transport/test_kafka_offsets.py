@@ -240,6 +240,31 @@ def test_a_topic_that_goes_away_during_a_send_takes_its_producer_nothing(monkeyp
     producer.close()
 
 
+def test_a_send_that_may_not_wait_is_refused_only_for_rights_that_were_missing_a_moment_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first send of a channel after they were granted failed, however long ago Kafka had refused."""
+    monkeypatch.setattr(kafka_producer, "KafkaProducer", Refusing)
+    monkeypatch.setattr(Refusing, "made", [])
+    producer = EnvelopeProducer({})
+    Refusing.made[0].has_no_rights = True
+
+    def send() -> None:
+        producer.send(OutRecord("topic", b"key", b"value"), lambda *_: None, max_wait_s=0)
+
+    send()
+    assert [len(each.sent) for each in Refusing.made] == [1], "it fails with what Kafka has just said"
+    monkeypatch.setattr(kafka_producer, "OLD_S", 0.0)
+    monkeypatch.setattr(Refusing, "kafka_answers", False)
+    with pytest.raises(SendBufferFull):
+        send()
+    monkeypatch.setattr(Refusing, "kafka_answers", True)
+    until(lambda: producer._renewing is None)
+    send()
+    assert [len(each.sent) for each in Refusing.made] == [1, 1]
+    producer.close()
+
+
 def test_a_send_that_waits_for_a_topic_does_not_outlast_its_producer() -> None:
     """A bridge whose producer was made anew meanwhile stood still for a minute: nobody fetches what it waits for."""
     without_a_broker = {"bootstrap_servers": "127.0.0.1:1", "api_version": (2, 5)}
