@@ -130,7 +130,7 @@ def describe(source: TableWindow) -> str:
         senders, since = text.count(flood["senders"].sum()), text.time(flood["time"].min())
         sentences.append(
             f"{senders} senders of a single message appeared from {since} on: a flood of invented names. What only they"
-            " refer to is not counted as lost."
+            " refer to is not counted as missing."
         )
     return "\n".join(sentences) or "No split, no outage of a store and no flood in this window."
 
