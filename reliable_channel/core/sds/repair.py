@@ -103,8 +103,8 @@ class Repair:
             heapq.heappop(timers)
         return False
 
-    def due_requests(self, now: int, find_namer: Callable[[str], str]) -> list[HistoryEntry]:
-        """The requests that a message sent now carries, lowest T_req first. Each is repeated while it is unanswered.
+    def list_due(self, now: int, find_namer: Callable[[str], str]) -> list[str]:
+        """The ids whose requests are due, in the order in which messages sent now carry them: lowest T_req first.
         ``find_namer``: id → the sender that its request is made for, since it names the id."""
         due = sorted([(at, message_id) for message_id, (at, _) in self.requests.items() if at <= now])
         if len(due) > MANY_REQUESTS:
@@ -114,8 +114,13 @@ class Repair:
             for each in due:
                 firsts.setdefault(find_namer(each[1]), each)
             due = [*dict.fromkeys([*firsts.values(), *due])]
+        return [message_id for _, message_id in due]
+
+    def make_requests(self, due: Iterator[str], now: int) -> list[HistoryEntry]:
+        """The requests that a message sent now carries, the next of :meth:`list_due`. Each is repeated while it is
+        unanswered."""
         entries: list[HistoryEntry] = []
-        for _, message_id in due[: self._config.max_repair_requests_per_message]:
+        for message_id in islice(due, self._config.max_repair_requests_per_message):
             sender_id = self.requests[message_id][1]
             self.restore_request(message_id, self._repeat_at(message_id, now), sender_id)
             entries.append(HistoryEntry(message_id, None, sender_id))

@@ -3,7 +3,7 @@ and *Periodic Sync Message*)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from reliable_channel.core.errors import EmptyMessage, LocalError
 from reliable_channel.core.sds.conflicts import Relation, find_known, forget_loser, relation, report_conflict
@@ -57,9 +57,10 @@ class SdsSender:
         if len(set(ids)) < len(ids):
             raise LocalError("Two contents of one send are equal.", "They would have one id: send them one by one.")
         leaves_now = self._leaves_now()
+        due = self._list_due(now) if leaves_now else iter(())
         segments = []
         for index, content in enumerate(contents):
-            message = self._wrap(ids[index], first + index, content, now, events)
+            message = self._wrap(ids[index], first + index, content, due, now, events)
             data = state.config.encode(message)
             outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
             known = find_known(state, ids[index])
@@ -169,7 +170,7 @@ class SdsSender:
         named: tuple[HistoryEntry, ...] = ()
         if len(state.log) or requests_due:
             message_id = sds_message_id(me, lamport, b"")
-            message = self._wrap(message_id, lamport, None, now, events)
+            message = self._wrap(message_id, lamport, None, self._list_due(now), now, events)
             data = state.config.encode(message)
             outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
             named = message.causal_history
@@ -184,15 +185,26 @@ class SdsSender:
             state.sync.settle([entry.message_id for entry in named], state.log.holds, now)
         self._spoke(now)
 
+    def _list_due(self, now: int) -> Iterator[str]:
+        """The ids whose repair requests are due. Once for all segments of a send: a stranger may have named many."""
+        state = self._state
+        return iter(() if state.repair is None else state.repair.list_due(now, state.incoming.find_namer))
+
     def _wrap(
-        self, message_id: str, lamport: int, content: bytes | None, now: int, events: list[SdsEvent]
+        self,
+        message_id: str,
+        lamport: int,
+        content: bytes | None,
+        due: Iterator[str],
+        now: int,
+        events: list[SdsEvent],
     ) -> SdsMessage:
-        """Build a message with clock, history, filter and due repair requests."""
+        """Build a message with clock, history, filter and the next of the ``due`` repair requests."""
         state = self._state
         state.clock = lamport  # the filter stays as it was before the message (docs/spec/sds.md, *Send*)
         requests: list[HistoryEntry] = []
         if state.repair is not None and (not content or self._leaves_now()):
-            requests = state.repair.due_requests(now, state.incoming.find_namer)
+            requests = state.repair.make_requests(due, now)
         requests = limit_to_room(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         # Content names no more than the usual history: its segment fills the envelope.
