@@ -212,6 +212,15 @@ def test_a_query_finds_nothing_of_the_one_before(sample_tables: Path, tmp_path: 
     assert empty.select("SELECT count(*) AS n FROM acks") == [{"n": 0}]
 
 
+def test_a_query_that_needs_too_much_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MEMORY_LIMIT", "20MB")
+    monkeypatch.setattr(snapshot, "_idle", deque())
+    lake = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
+    for answer in (lake.select, lake.ask):
+        with pytest.raises(EnvironmentFault, match="needs more than 20MB of memory"):
+            answer("SELECT list(range) FROM range(10_000_000)")
+
+
 def test_sums_of_whole_numbers_are_integers_as_long_as_64_bits_hold_them(tmp_path: Path) -> None:
     snapshot = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
     sql = "SELECT sum(n) AS small, sum(n * 3000000000000000000) AS large FROM (SELECT unnest([1, 2, 3]) AS n)"

@@ -38,7 +38,7 @@ from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.lake.tables.views import DUCKDB_MACROS, EVIDENCE_MACROS, FUNCTIONS, VIEWS, View
 from reliable_channel.runtime.interrupts import run_interruptibly
 
-MEMORY_LIMIT = "1GB"
+MEMORY_LIMIT = "2GB"
 PATIENCE_S = 20.0
 """The longest time of a user's query, which is then interrupted."""
 
@@ -238,6 +238,10 @@ class TableSnapshot:
         except duckdb.InterruptException:
             raise EnvironmentFault(
                 f"The query took more than {self._patience_s:.0f} s.", "Narrow the time range or the channel."
+            ) from None
+        except duckdb.OutOfMemoryException:
+            raise EnvironmentFault(
+                f"The query needs more than {MEMORY_LIMIT} of memory.", "Narrow the time range or the channel."
             ) from None
         except (duckdb.BinderException, duckdb.CatalogException) as error:
             raise make_version_fault(self._list_older() or names, _first_line(error)) from error
