@@ -77,7 +77,11 @@ class HeldSets:
         return next(held for held in owner.open if held is not but)
 
     def of_greediest_in_sets(self) -> OpenSet:
-        """The least recently updated set of the sender with the most open sets; there must be one."""
+        """The least recently updated set of the sender with the most open sets; there must be one. If every sender has
+        a single set, it is one of those with the fewest segments."""
+        if len(self._owners) == len(self.all_open):
+            # A flood of names. A set that waits for its last segment would be the least recently updated of all.
+            return min(self.all_open, key=lambda held: len(held.slots))
         return self._find_of_greediest(lambda owner: len(owner.open), None)
 
     def of_greediest_in_bytes(self, but: OpenSet | None) -> OpenSet:

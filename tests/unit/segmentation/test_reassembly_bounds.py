@@ -49,6 +49,17 @@ def test_open_sets_in_all():
     assert reassembler.open_sets == 2
 
 
+def test_a_flood_of_names_that_send_one_segment_each_ends_no_set_that_waits_for_its_last():
+    config = replace(CONFIG, max_open_sets=8)
+    reassembler = Reassembler(config)
+    *first, last = send(bytes(range(200)), config)
+    feed(reassembler, first)
+    for number in range(50):
+        feed(reassembler, [send(payload(number), config)[0]], now=number, scope=(*ALICE[:3], f"stranger {number}"))
+    assert reassembler.open_sets == 8
+    assert completed(feed(reassembler, [last], now=50))
+
+
 def test_bytes_per_sender():
     config = replace(CONFIG, max_buffered_bytes_per_sender=200)
     reassembler = Reassembler(config)
