@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 OVERHEAD = 64
@@ -18,6 +19,7 @@ OVERHEAD = 64
 
 K = TypeVar("K", bound=Hashable)
 Owner = TypeVar("Owner", bound=Hashable)
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -188,6 +190,18 @@ def list_surplus(keys: Collection[K], owners: Sequence[Hashable], limit: int) ->
             surplus[owner] -= 1
             gone.append(key)
     return gone[: len(keys) - limit]
+
+
+def take_turns(items: Iterable[Item], get_owner: Callable[[Item], Hashable]) -> list[tuple[int, Item]]:
+    """The first item of every owner, then the second of every owner, and so on, each with the number of its turn from
+    0: whoever has many delays no other's first ones."""
+    turns: Counter[Hashable] = Counter()
+    placed: list[tuple[int, Item]] = []
+    for item in items:
+        owner = get_owner(item)
+        placed.append((turns[owner], item))
+        turns[owner] += 1
+    return sorted(placed, key=itemgetter(0))
 
 
 def compute_surplus(held: Mapping[Owner, int], limit: int) -> dict[Owner, int]:

@@ -4,14 +4,14 @@ dispatched but nobody saw."""
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
+from reliable_channel.core.shares import take_turns
 from reliable_channel.evidence.arrivals import MESSAGE, find_arrived, key_of
 from reliable_channel.lake.read import dataset_of, exists, in_our_time, open_table
 from reliable_channel.lake.tables import CLOCK, REFETCH_REQUESTS, SENDER_EVENTS
@@ -59,7 +59,9 @@ def find_open_requests(settings: Settings, answers: pa.Table) -> list[Request]:
         if key not in here
     ]
     # The oldest first, whatever its name or attempt: strangers choose names, and may name new ids without end.
-    return take_turns(sorted(requests, key=lambda r: (r.event_time or _LONG_AGO, r.sds_id)))[:MAX_REQUESTS]
+    oldest_first = sorted(requests, key=lambda r: (r.event_time or _LONG_AGO, r.sds_id))
+    in_turn = take_turns(oldest_first, attrgetter("pubsub_topic", "content_topic", "channel_id"))
+    return [request for _, request in in_turn[:MAX_REQUESTS]]
 
 
 def _find_unanswered(requests: pa.Table, answers: pa.Table) -> pa.Table:
@@ -79,17 +81,6 @@ def _fill_topics(rows: pa.Table) -> pa.Table:
     """The rows with a column ``topic``: the pubsub topic, or a text that is none, since null equals nothing in a
     join."""
     return rows.append_column("topic", pc.fill_null(rows["pubsub_topic"], "\0"))
-
-
-def take_turns(requests: Iterable[Request]) -> list[Request]:
-    """Return the first request of every channel, then the second of every channel, and so on."""
-    turns: Counter[tuple[str, str, str]] = Counter()
-    placed: list[tuple[int, Request]] = []
-    for request in requests:
-        channel = (request.pubsub_topic, request.content_topic, request.channel_id)
-        placed.append((turns[channel], request))
-        turns[channel] += 1
-    return [request for _, request in sorted(placed, key=lambda each: each[0])]
 
 
 def find_sent_and_not_seen(settings: Settings, answers: pa.Table) -> list[Request]:

@@ -13,13 +13,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
 from reliable_channel.core.sds.keys import Key, SendKey, sds_id_of
 from reliable_channel.core.sds.log import MessageLog
-from reliable_channel.core.shares import Remembered, Shares, size_of
+from reliable_channel.core.shares import Remembered, Shares, size_of, take_turns
 from reliable_channel.core.wire.sds import HistoryEntry
 
 OBSERVER_LOST_MS, OBSERVER_LOST_MARGIN_MS = 300_000, 60_000
@@ -448,15 +448,10 @@ class IncomingBuffer:
     def _spread_requests(self, now: int) -> dict[str, int]:
         """Missing ids whose request is due at ``now`` → how many sweeps later it is made. Senders take turns, so that
         ids that strangers invent delay few that others name."""
-        turns: Counter[str] = Counter()
-        in_turn: list[tuple[int, str]] = []
         due = [missing for missing in self.missing.values() if missing.due == now < missing.lost_at]
-        for missing in sorted(due, key=attrgetter("since", "message_id")):
-            in_turn.append((turns[missing.charged_to], missing.message_id))
-            turns[missing.charged_to] += 1
+        in_turn = take_turns(sorted(due, key=attrgetter("since", "message_id")), attrgetter("charged_to"))
         of_sender, of_all = self._config.max_refetches_per_sender_and_sweep, self._config.max_refetches_per_sweep
-        in_turn.sort(key=itemgetter(0))
-        return {message_id: turn // of_sender or place // of_all for place, (turn, message_id) in enumerate(in_turn)}
+        return {each.message_id: turn // of_sender or place // of_all for place, (turn, each) in enumerate(in_turn)}
 
     def _choose_loss_time(self, at: int) -> int:
         """When an id that is to be found by ``at`` is declared lost: in the first sweep from then on that has room."""

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import islice
-from operator import itemgetter
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.incoming import CATCH_UP_MS
 from reliable_channel.core.sds.repair import Repair
-from reliable_channel.core.shares import list_surplus
+from reliable_channel.core.shares import list_surplus, take_turns
 from reliable_channel.core.wire.sds import HistoryEntry
 
 MAX_OWED = 200
@@ -107,13 +104,8 @@ class SyncTimer:
     def list_owed(self, is_nameable: Callable[[str], bool]) -> list[str]:
         """The owed ids that the next sync message names. Senders take turns, so that whoever sends much delays nobody
         else's acknowledgement."""
-        turns: Counter[str] = Counter()
-        placed: list[tuple[int, str]] = []
-        for message_id, sender_id in self.owed.items():
-            if is_nameable(message_id):
-                placed.append((turns[sender_id], message_id))
-                turns[sender_id] += 1
-        return [message_id for _, message_id in islice(sorted(placed, key=itemgetter(0)), MAX_OWED)]
+        in_turn = take_turns(filter(is_nameable, self.owed), self.owed.__getitem__)
+        return [message_id for _, message_id in in_turn[:MAX_OWED]]
 
     def await_acknowledgement(self, message_id: str, now: int) -> None:
         """Start the wait if ``message_id`` is owed and in the log: a message that waits for its dependencies cannot be
