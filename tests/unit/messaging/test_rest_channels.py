@@ -28,6 +28,7 @@ from reliable_channel.messaging.rest.channel_events import event_to_json
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS, ChannelSessions
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.streams import MAX_OF_A_CHEAP_KIND, EventLog
+from reliable_channel.transport.memory import MemoryNode
 from tests.support.messaging_world import World
 
 TOPIC = "/reliable-channel/1/lobby/proto"
@@ -227,8 +228,8 @@ def test_a_reader_that_takes_a_few_events_at_a_time_gets_all_that_are_kept(take:
         assert lost == last - since - len(events)
 
 
-def test_a_strangers_invented_ids_push_no_other_event_out(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten envelopes of 5 KB were 10 000 events, all that a client can be behind."""
+def join_behind_a_message(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> MemoryNode:
+    """Keep 500 events for alice, to whom bob has sent a message; returns the node of a stranger."""
     monkeypatch.setattr(rest_channels, "EventLog", lambda: EventLog(max_events=500))
     lobby.client.delete(f"/channels/{lobby.alice}")
     lobby.alice = lobby.client.post("/channels", json=ALICE).json()["id"]
@@ -236,6 +237,12 @@ def test_a_strangers_invented_ids_push_no_other_event_out(lobby: Lobby, monkeypa
     lobby.run(2_000)
     stranger = lobby.world.network.node("stranger")
     stranger.start()
+    return stranger
+
+
+def test_a_strangers_invented_ids_push_no_other_event_out(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten envelopes of 5 KB were 10 000 events, all that a client can be behind."""
+    stranger = join_behind_a_message(lobby, monkeypatch)
     history = tuple(HistoryEntry(f"{number}") for number in range(900))
     naming = SdsMessage("mallory", "m", "lobby", lobby.world.clock.now_ns() // 10**6, history, content=b"x")
     stranger.send(WakuMessage(encode_sds_message(naming), TOPIC))
@@ -245,13 +252,7 @@ def test_a_strangers_invented_ids_push_no_other_event_out(lobby: Lobby, monkeypa
 
 
 def test_a_strangers_flood_of_problems_pushes_no_other_event_out(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_channels, "EventLog", lambda: EventLog(max_events=500))
-    lobby.client.delete(f"/channels/{lobby.alice}")
-    lobby.alice = lobby.client.post("/channels", json=ALICE).json()["id"]
-    lobby.bob.send(b"before")
-    lobby.run(2_000)
-    stranger = lobby.world.network.node("stranger")
-    stranger.start()
+    stranger = join_behind_a_message(lobby, monkeypatch)
     for number in range(1_000):
         stranger.send(WakuMessage(b"garbage %d" % number, TOPIC))
     lobby.run(6_000)

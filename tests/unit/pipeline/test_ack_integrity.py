@@ -76,11 +76,11 @@ def test_a_message_has_one_row_for_each_id_that_it_requests_however_often() -> N
 def taken(rows: list[InputRow], config: SdsParameters | None = None) -> list[Row]:
     """What an observer writes of rows that come one after the other; the state is stored after each."""
     observer = ChannelObserver(KEY, None, config or SdsParameters())
-    found: list[Row] = []
+    results: list[Row] = []
     for offset, row in enumerate(rows):
-        found += observer.take(row._replace(kafka_offset=offset, event_us=row.event_us + offset * 1000))
+        results += observer.take(row._replace(kafka_offset=offset, event_us=row.event_us + offset * 1000))
         observer = ChannelObserver.from_bytes(observer.to_bytes(), KEY, None, config or SdsParameters())
-    return found
+    return results
 
 
 def messages(outputs: list[Row]) -> list[tuple[str, bytes, int]]:
@@ -110,11 +110,11 @@ WAITING = {"causal_history": (HistoryEntry("never came"),)}
 def test_what_sds_refuses_or_forgets_never_gives_another_message_its_payload(
     strangers: InputRow, sender_id: str
 ) -> None:
-    found = messages(
+    delivered = messages(
         taken([content_row(b"first", sds_id="0"), strangers._replace(sender_id=sender_id), content_row(ALICES)])
     )
-    assert [(sender, hash_, at) for sender, hash_, at in found if at == 2] == [("alice", hashed(ALICES), 2)]
-    assert ("alice", hashed(STRANGERS), 1) not in found or strangers.sds_kind == "ephemeral"
+    assert [(sender, hash_, at) for sender, hash_, at in delivered if at == 2] == [("alice", hashed(ALICES), 2)]
+    assert ("alice", hashed(STRANGERS), 1) not in delivered or strangers.sds_kind == "ephemeral"
 
 
 def test_a_content_message_under_the_id_of_an_ephemeral_one_does_not_mute_it() -> None:
@@ -130,8 +130,8 @@ def test_an_ephemeral_message_of_another_sender_or_content_is_no_copy() -> None:
 def test_a_copy_of_an_ephemeral_message_is_none_however_many_others_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "MAX_EPHEMERALS", 8)
     strangers = [ephemeral_row(bytes([number]), sender_id="mallory") for number in range(40)]
-    found = messages(taken([ephemeral_row(ALICES), *strangers, ephemeral_row(ALICES)]))
-    assert [at for sender, _, at in found if sender == "alice"] == [0]
+    delivered = messages(taken([ephemeral_row(ALICES), *strangers, ephemeral_row(ALICES)]))
+    assert [at for sender, _, at in delivered if sender == "alice"] == [0]
 
 
 def test_messages_that_lose_their_ids_take_no_room_of_what_waits() -> None:
@@ -143,8 +143,8 @@ def test_messages_that_lose_their_ids_take_no_room_of_what_waits() -> None:
         strangers.append(content_row(b"the owner's", **own, sender_id="eve", id_verified=True))
     first = content_row(b"0", sds_id="0", lamport_timestamp=NOW - 10)
     late = content_row(b"late", sds_id="never came", lamport_timestamp=NOW - 1)
-    found = messages(taken([first, content_row(ALICES, **WAITING), *strangers, late], SdsParameters(max_waiting=8)))
-    assert ("alice", hashed(ALICES), 1) in found
+    delivered = messages(taken([first, content_row(ALICES, **WAITING), *strangers, late], SdsParameters(max_waiting=8)))
+    assert ("alice", hashed(ALICES), 1) in delivered
 
 
 def test_a_refused_second_message_of_an_id_does_not_change_what_waits() -> None:
@@ -154,8 +154,8 @@ def test_a_refused_second_message_of_an_id_does_not_change_what_waits() -> None:
         content_row(STRANGERS),
         content_row(b"late", sds_id="never came", lamport_timestamp=NOW - 1),
     ]
-    found = messages(taken([content_row(b"0", sds_id="0", lamport_timestamp=NOW - 10), *rows]))
-    assert [(hash_, at) for _, hash_, at in found if at in (1, 2)] == [(hashed(ALICES), 1)]
+    delivered = messages(taken([content_row(b"0", sds_id="0", lamport_timestamp=NOW - 10), *rows]))
+    assert [(hash_, at) for _, hash_, at in delivered if at in (1, 2)] == [(hashed(ALICES), 1)]
 
 
 @pytest.mark.parametrize("strangers_ids", [("X",), ("X", "Y"), ("X", "X")])

@@ -34,10 +34,10 @@ def paths(tmp_path: Any) -> PathSettings:
 
 
 def tables_in(place: str) -> PathSettings:
-    found = PathSettings(run_dir=place)
+    paths = PathSettings(run_dir=place)
     for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, SDS_MESSAGES):
-        create_table(found.table(table.name), table)
-    return found
+        create_table(paths.table(table.name), table)
+    return paths
 
 
 def store(paths: PathSettings, table: Table, *rows: Mapping[str, Any]) -> None:

@@ -210,8 +210,8 @@ def test_stronger_evidence_in_a_later_window_is_no_acknowledgement_of_its_own(sa
     expected = [ms for time, ms in first.values() if time >= since]
     source = windowed(sample_tables, since=since)
     for by in ("channel_id", "size"):
-        found = delivery.acknowledgement_latency(source, by)
-        assert (found["acknowledgements"].sum(), found["max_ms"].max()) == (len(expected), max(expected))
+        shown = delivery.acknowledgement_latency(source, by)
+        assert (shown["acknowledgements"].sum(), shown["max_ms"].max()) == (len(expected), max(expected))
     (lake, just) = source.snapshot, {"since": since - dt.timedelta(microseconds=1)}
     assert latencies(lake, "event_time > $since", just)["acknowledgement"] == pytest.approx(
         list(pd.Series(expected).quantile([0.5, 0.9, 0.99]))

@@ -332,9 +332,9 @@ def test_what_was_first_seen_before_the_window_needs_no_verdict_in_it(sample_tab
     options = ["--channel", "quiet", "--from", last["came"].isoformat(), "--max-loss", "1%", "--json"]
     answer = report(sample_tables, *options)
     assert answer.exit_code == 0, answer.output
-    found = json.loads(answer.stdout)
-    assert (found["totals"]["delivered_rows"], found["latency_ms"]["messages"]) == (0, 1)
-    assert not any("There are no verdicts" in note for note in found["notes"])
+    shown = json.loads(answer.stdout)
+    assert (shown["totals"]["delivered_rows"], shown["latency_ms"]["messages"]) == (0, 1)
+    assert not any("There are no verdicts" in note for note in shown["notes"])
 
 
 def judge(place: Path, verdicts: list[tuple[str, str | None]]) -> None:

@@ -211,14 +211,20 @@ def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(monkeypatch: py
     assert Refusing.made[1].closed
 
 
-def test_a_send_that_may_wait_is_not_refused_for_rights_that_were_missing_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first one after they were granted was, and the bridge waited once more before it tried again."""
+def open_without_rights(monkeypatch: pytest.MonkeyPatch) -> EnvelopeProducer:
+    """A producer whose first client Kafka refuses, and the next one no more."""
     monkeypatch.setattr(kafka_producer, "KafkaProducer", Refusing)
     monkeypatch.setattr(Refusing, "made", [])
     producer = EnvelopeProducer({})
     Refusing.made[0].has_no_rights = True
+    return producer
+
+
+def test_a_send_that_may_wait_is_not_refused_for_rights_that_were_missing_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one after they were granted was, and the bridge waited once more before it tried again."""
+    producer = open_without_rights(monkeypatch)
     producer.send(OutRecord("topic", b"key", b"value"), lambda *_: None, max_wait_s=WAIT_S)
     assert [len(each.sent) for each in Refusing.made] == [0, 1]
     producer.close()
@@ -244,10 +250,7 @@ def test_a_send_that_may_not_wait_is_refused_only_for_rights_that_were_missing_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first send of a channel after they were granted failed, however long ago Kafka had refused."""
-    monkeypatch.setattr(kafka_producer, "KafkaProducer", Refusing)
-    monkeypatch.setattr(Refusing, "made", [])
-    producer = EnvelopeProducer({})
-    Refusing.made[0].has_no_rights = True
+    producer = open_without_rights(monkeypatch)
 
     def send() -> None:
         producer.send(OutRecord("topic", b"key", b"value"), lambda *_: None, max_wait_s=0)
