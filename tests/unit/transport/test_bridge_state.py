@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,12 @@ from hypothesis import strategies as st
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport import bridge_state
+from reliable_channel.transport.bridge import Bridge
+from reliable_channel.transport.bridge_context import BridgeTopics
 from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
+from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.store.client import StoreClient
+from tests.support.waiting import WAIT_S
 
 
 def opened(path: Path) -> BridgeState:
@@ -127,3 +133,26 @@ def test_too_many_gaps_widen_the_last_one_of_their_cause(tmp_path: Path, monkeyp
     for hour in range(5):
         state.open_gap(BridgeGap(hour * 3_600_000, hour * 3_600_000 + 5, "cache_full"))
     assert [(gap.from_ms, gap.to_ms) for gap in state.gaps] == [(0, 5), (3_600_000, 4 * 3_600_000 + 5)]
+
+
+def test_a_bridge_that_is_stopped_twice_keeps_its_state_until_its_threads_have_ended(tmp_path: Path) -> None:
+    """The second caller released the lock, and another bridge could take the state."""
+    path = tmp_path / "bridge.json"
+    topics = BridgeTopics("waku.envelopes", "waku.outgoing", "waku.dispatched", "waku.evidence", ())
+    bridge = Bridge(KafkaClients({}, {}, {}), topics, None, StoreClient([]), path)
+    bridge._state.open()
+    work = threading.Event()
+    bridge._threads = [threading.Thread(target=work.wait, args=(WAIT_S,))]
+    bridge._threads[0].start()
+    callers = [threading.Thread(target=bridge.stop) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+        caller.join(0.1)
+    with pytest.raises(EnvironmentFault, match="Another bridge"):
+        BridgeState(path).open()
+    work.set()
+    for caller in callers:
+        caller.join(WAIT_S)
+    other = BridgeState(path)
+    other.open()
+    other.close()
