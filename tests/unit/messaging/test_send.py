@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reliable_channel.channel import (
-    MemoryPersistence,
-    MessageReceived,
-    ReliableChannel,
-    ReliableChannelConfig,
-    SendState,
-    create_reliable_channel,
-)
-from reliable_channel.core.errors import EmptyMessage, EnvironmentFault, LocalError, MessageTooLarge
-from reliable_channel.core.sds import SdsParameters
-from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.core.errors import EmptyMessage, LocalError, MessageTooLarge
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending, store
+from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind
 from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.transport.base import FailureReason, Queued, RequestId, SendFailed, Sent
 from reliable_channel.transport.clock import now_ms
 from reliable_channel.transport.health import Health, HealthState
-from reliable_channel.transport.sqlite import transaction
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, STEP_MS, World
 
 SICK = Health(HealthState.UNHEALTHY, "no peers")
@@ -434,101 +419,6 @@ def test_a_queued_message_that_a_bridge_refuses_carries_the_error(world: World) 
     assert (record.sending, record.queued, record.sent, record.error) == (False, False, False, "refused: spam")
 
 
-def test_an_end_that_cannot_be_stored_is_stored_once_there_is_room(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests = world.node._ledger.requests
-    update = requests.update
-
-    def update_once_there_is_room(request_id: str, **changes: Any) -> None:
-        if changes.get("state") == "sent":
-            monkeypatch.setattr(requests, "update", update)
-            raise EnvironmentFault("The disk is full.")
-        update(request_id, **changes)
-
-    monkeypatch.setattr(requests, "update", update_once_there_is_room)
-    request_id = world.send()
-    world.run(3_000)
-    assert world.record(request_id).sent
-    assert world.node.get_pending_requests() == []
-
-
-@contextmanager
-def full_disk(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that the disk has no room for."""
-    with transaction(connection):
-        yield
-        raise sqlite3.OperationalError("database or disk is full")
-
-
-@pytest.mark.parametrize("retrying", [False, True], ids=["a new one", "a retry"])
-def test_a_request_whose_attempt_cannot_be_stored_is_attempted_once_there_is_room(
-    world: World, monkeypatch: pytest.MonkeyPatch, retrying: bool
-) -> None:
-    """It counted as in flight, and waited for the time-out of an attempt that nobody made."""
-    world.transport.failing = FailureReason.NO_PEERS if retrying else None
-    world.node._sender.dispatching = False
-    request_id = world.send()
-    if retrying:
-        world.run()
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "transaction", full_disk)
-        world.clock.advance(1_000)
-        with pytest.raises(EnvironmentFault):
-            world.node.tick()
-    world.transport.failing = None
-    world.run(1_000)
-    assert world.record(request_id).sent
-
-
-@pytest.mark.parametrize("call", ["send", "retry", "cancel_request"])
-def test_a_call_that_cannot_be_stored_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    world.transport.failing = FailureReason.REFUSED if call == "retry" else FailureReason.NO_PEERS
-    request_id = world.send()
-    world.run()
-    before = world.node.get_pending_requests()
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "transaction", full_disk)
-        with pytest.raises(EnvironmentFault):
-            world.send() if call == "send" else getattr(world.node, call)(request_id)
-    assert world.node.get_pending_requests() == before
-    sent = len(world.transport.sent)
-    world.transport.failing = None
-    world.run(2_000)
-    assert len(world.transport.sent) - sent == len(before)
-
-
-def test_a_node_that_closes_on_a_full_disk_releases_its_database(
-    new_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No other node of the process could open it."""
-    world = new_world(tmp_path / "messages.sqlite")
-    with monkeypatch.context() as patch, pytest.raises(EnvironmentFault):
-        patch.setattr(store, "transaction", full_disk)
-        world.node.close()
-    world.node = world.make_node()
-    assert world.send()
-
-
-def test_a_change_of_the_health_that_cannot_be_stored_is_noted_once_there_is_room(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its event never came, and what waits for a healthy node waited on."""
-    world.transport.report(Health(HealthState.UNHEALTHY, "alone"))
-    world.transport.failing = FailureReason.NO_PEERS
-    request_id = world.send()
-    world.run(2_000)
-    assert not world.record(request_id).sending
-    world.events.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "transaction", full_disk)
-        world.transport.report(Health(HealthState.HEALTHY, "connected"))
-    world.transport.failing = None
-    world.run(2_000)
-    assert [detail for name, detail in world.events if name == "health:change"] == [HealthState.HEALTHY]
-    assert world.record(request_id).sent
-
-
 def test_what_waited_while_the_clock_was_set_back_has_the_time_of_its_attempt(world: World) -> None:
     world.transport.failing = FailureReason.NO_PEERS
     world.clock.advance(3_600_000)
@@ -556,129 +446,3 @@ def test_a_node_that_stops_before_the_last_retry_was_made_makes_it_at_its_next_s
     world.node.start(background=False)
     world.run(5_000)
     assert world.record(request_id).sent
-
-
-def open_channel(world: World, config: ReliableChannelConfig | None = None) -> ReliableChannel:
-    port = world.node.port
-    return create_reliable_channel(port, "lobby", CONTENT, "alice", config=config, clock=world.clock, threaded=False)
-
-
-def test_listeners_of_the_node_are_called_without_the_lock_of_the_channel_that_sends(world: World) -> None:
-    """One that waited for a thread which used the channel waited for ever."""
-    channel = open_channel(world)
-    held: list[bool] = []
-    world.node.events.add_event_listener("message:change", lambda _: held.append(channel._cycle.lock._is_owned()))  # type: ignore[attr-defined]
-    channel.send(b"hello")
-    channel.step()
-    world.run()
-    assert set(held) == {False}
-    channel.send(b"the last")
-    channel.step()
-    world.node.stop()
-    assert [row.event for row in world.feed.rows if isinstance(row, SenderEvent)].count(SenderEventKind.QUEUED) == 2
-    channel.close()
-
-
-def test_a_message_of_a_channel_whose_request_is_cancelled_is_a_failed_send(world: World) -> None:
-    """It was neither sent nor failed."""
-    world.transport.failing = FailureReason.NO_PEERS
-    channel = open_channel(world)
-    request_id = channel.send(b"hello")
-    channel.step()
-    (segment,) = world.node.get_pending_requests()
-    world.node.cancel_request(segment)
-    channel.step()
-    assert channel.send_state(request_id) is SendState.FAILED
-    assert world.node.get_pending_requests() == []
-    channel.close()
-
-
-def test_a_channel_whose_node_is_closed_first_keeps_what_it_has_not_sent(world: World, tmp_path: Path) -> None:
-    """The message was reported as failed, and no later process sent it."""
-    config = ReliableChannelConfig(history_backend="sqlite", database=tmp_path / "alice.db")
-    channel = open_channel(world, config)
-    request_id = channel.send(b"hello")
-    world.node.close()
-    channel.step()
-    assert channel.send_state(request_id) is SendState.SENDING
-    channel.close()
-    world.node = world.make_node()
-    channel = open_channel(world, config)
-    for _ in range(3):
-        channel.step()
-        world.run(500)
-    assert channel.send_state(request_id) is SendState.SENT
-    assert len(world.transport.sent) == 1
-    channel.close()
-
-
-def test_restarts_of_a_channel_add_no_requests_while_the_node_is_down(world: World, tmp_path: Path) -> None:
-    """Each left its segments pending and sent them once more: ten restarts made 220 requests of 20 messages."""
-    world.node.close()
-    world.database = tmp_path / "messages.db"
-    config = ReliableChannelConfig(history_backend="sqlite", database=tmp_path / "alice.db")
-    world.transport.failing = FailureReason.NO_PEERS
-
-    def restart() -> ReliableChannel:
-        world.node = world.make_node()
-        world.transport._set_health(SICK)
-        return open_channel(world, config)
-
-    channel = restart()
-    sends = [channel.send(b"%d" % number) for number in range(3)]
-    for end in ("channel", "process", "killed"):
-        for _ in range(2):
-            channel.step()
-            world.run(2_000)
-        if end == "killed":  # the channel takes nothing back
-            world.node.close()
-        channel.close()
-        if end == "process":
-            world.node.close()
-        channel = open_channel(world, config) if end == "channel" else restart()
-        channel.step()
-        assert len(world.node.get_pending_requests()) == len(sends), end
-    world.transport.failing = None
-    world.transport._set_health(WELL)
-    for _ in range(4):
-        world.run(500)
-        channel.step()
-    assert {channel.send_state(send) for send in sends} == {SendState.SENT}
-    assert len(world.transport.sent) == len(sends)
-    channel.close()
-
-
-def test_what_is_left_of_a_failed_send_is_repaired_after_a_restart(world: World) -> None:
-    """Its other segments counted as queued for ever, and whoever asked for them got no answer for an hour."""
-    sds = SdsParameters(filter_format=FilterFormat(capacity=200))
-    segments = SegmentationConfig(segment_size_bytes=64)
-    kept = MemoryPersistence(keeps_journal=True)
-    config = ReliableChannelConfig(sds=sds, segmentation=segments, persistence=kept, query_on_connect=False)
-    stranger = world.network.node("bob")
-    stranger.start()
-    bob = create_reliable_channel(
-        stranger, "lobby", CONTENT, "bob", config=replace(config, persistence=None), clock=world.clock, threaded=False
-    )
-    heard: list[bytes] = []
-    bob.on(MessageReceived, lambda event: heard.append(event.message))
-    alice = open_channel(world, config)
-    alice.send(b"first")
-    world.run()
-    alice.step()
-    world.run()
-    world.transport.failing = FailureReason.NO_PEERS
-    alice.send(bytes(range(150)))
-    alice.step()
-    world.node.cancel_request(world.node.get_pending_requests()[0])
-    alice.step()
-    alice.close()
-    world.transport.failing = None
-    alice = open_channel(world, config)
-    alice.send(b"last")
-    for _ in range(700):
-        for channel in (alice, bob):
-            channel.step()
-        world.run(500)
-    assert heard == [b"first", bytes(range(150)), b"last"]
-    alice.close()
-    bob.close()
