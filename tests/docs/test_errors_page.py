@@ -31,7 +31,10 @@ ELSEWHERE = (
     *SPARK_TESTS.glob("test_*.py"),
     *(
         SPARK_TESTS.parent / "unit" / "pipeline" / f"test_{name}.py"
-        for name in ("maintain", "one_driver", "settings_guard", "slow_start", "table_features", "transactions")
+        for name in (
+            *("maintain", "one_driver", "restored_copies", "settings_guard", "slow_start", "table_features"),
+            "transactions",
+        )
     ),
     *(
         SPARK_TESTS.parent / "kafka" / f"test_{name}.py"
