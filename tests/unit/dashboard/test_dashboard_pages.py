@@ -7,10 +7,7 @@ import html
 import re
 import shlex
 import shutil
-from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -21,7 +18,6 @@ from starlette.testclient import TestClient
 
 from reliable_channel.analysis import text as texts
 from reliable_channel.analysis.dashboard import figures, page_cache, render
-from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.quarantine import MEANINGS
 from reliable_channel.analysis.dashboard.windows import TimeWindow
@@ -34,31 +30,9 @@ from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.lake.read import rows_of
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
-from tests.support.sample_values import HOSTILE, PUBSUB_TOPIC, digest, topic_of
+from tests.support.dashboard_client import FILES, HtmlPage, hostile_key, key_of, over
+from tests.support.sample_values import HOSTILE, digest
 
-VOID = {"meta", "link", "input", "img", "source", "br", "hr"}
-ATTRIBUTES = {
-    "action", "alt", "aria-busy", "aria-current", "aria-hidden", "aria-keyshortcuts", "aria-label", "aria-labelledby",
-    "aria-live", "aria-pressed", "autocomplete", "charset", "class", "content", "d", "data-copy", "data-job",
-    "data-live", "data-newest",
-    "data-refresh-ms", "data-tag", "datetime", "decoding", "defer", "for", "height", "hidden", "href", "id", "lang",
-    "maxlength", "media", "method", "name", "placeholder", "rel", "role", "scope", "selected", "spellcheck", "src",
-    "srcset",
-    "tabindex", "title", "type", "value", "viewbox", "width",
-}  # fmt: skip
-
-
-def key_of(channel_id: str, content_topic: str | None = None) -> dict[str, str]:
-    topic = topic_of(channel_id) if content_topic is None else content_topic
-    return {"pubsub_topic": PUBSUB_TOPIC, "content_topic": topic, "channel_id": channel_id}
-
-
-def hostile_key(number: int) -> dict[str, str]:
-    """The channel of a hostile string, as the sample tables have it."""
-    return key_of(HOSTILE[number], "/" + HOSTILE[(number + 2) % len(HOSTILE)])
-
-
-FILES = "/channel?" + urlencode(key_of("files"))
 EVERY_PAGE = (
     "/?last=all",
     "/channels?last=all",
@@ -78,63 +52,11 @@ EVERY_PAGE = (
 )
 
 
-class Page(HTMLParser):
-    """A page as a browser would read it; fails on what no template of ours has."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.labels: set[str] = set()
-        self.headings: list[str] = []
-        self.references: list[str] = []
-        self.addresses: list[str] = []
-        self.tables = self.captions = 0
-        self.feed(text)
-        assert self.open == [], f"not closed: {self.open}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        assert set(given) <= ATTRIBUTES, f"an attribute that no template has: {sorted(set(given) - ATTRIBUTES)}"
-        assert tag not in {"style", "iframe", "object", "embed", "base"}
-        assert tag != "script" or (given.get("src") or "").startswith("/static/")
-        if tag not in VOID:
-            self.open.append(tag)
-        if given.get("id"):
-            self.ids.append(str(given["id"]))
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(tag)
-        self.references += [str(given[name]) for name in ("aria-labelledby", "for") if given.get(name)]
-        self.addresses += [str(given[name]) for name in ("href", "src", "srcset", "action") if given.get(name)]
-        self.tables += tag == "table"
-        self.captions += tag == "caption"
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open and self.open.pop() == tag, f"</{tag}> closes something else"
-
-
-@pytest.fixture(scope="module")
-def client(sample_tables: Path) -> TestClient:
-    return TestClient(create_app(PathSettings(data_dir=str(sample_tables))), base_url="http://localhost")
-
-
-def over(place: Path, **more: Any) -> TestClient:
-    """A dashboard over other tables, which looks at them anew with every request."""
-    paths = PathSettings(data_dir=str(place))
-    app = create_app(paths, cache=PageCache(paths, fresh_s=0), **more)
-    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
-
-
 @pytest.mark.parametrize("address", EVERY_PAGE, ids=lambda address: address[:60])
 def test_every_page_is_well_formed_and_safe_whatever_the_names_are(client: TestClient, address: str) -> None:
     answer = client.get(address)
     assert answer.status_code in (200, 404), answer.text
-    page = Page(answer.text)
+    page = HtmlPage(answer.text)
     assert len(page.ids) == len(set(page.ids)), "ids are unique"
     assert set(page.references) <= set(page.ids), "labels refer to what is there"
     assert page.headings[0] == "h1" and page.headings.count("h1") == 1
@@ -354,84 +276,6 @@ def test_every_number_of_the_causes_leads_to_so_many_messages(client: TestClient
         assert count == int(number.replace(",", "")), address
 
 
-def test_a_sighting_that_is_added_later_is_on_the_page_of_its_message(sample_tables: Path, tmp_path: Path) -> None:
-    place = tmp_path / "tables"
-    shutil.copytree(sample_tables, place)
-    client = over(place)
-    segments = rows_of(DeltaTable(str(place / "sds_messages")))
-    one = next(row for row in segments if row["channel_id"] == "talk")
-    address = "/message?" + urlencode({**key_of("talk"), "key": one["sds_id"]})
-    first = client.get(address)
-    row = {"message_hash": one["envelope_hash"], "vantage": "later", "source": "relay", "seen_at": one["event_time"]}
-    sighting = pa.Table.from_pylist([row], schema=arrow_schema(BY_NAME["sightings"]))
-    write_deltalake(str(place / "sightings"), sighting, mode="append")
-    second = client.get(address, headers={"If-None-Match": first.headers["etag"]})
-    assert second.status_code == 200 and "<bdi>later</bdi>" in second.text
-
-
-def test_the_page_of_a_message_tells_its_segments_and_who_acknowledged_it(
-    client: TestClient, sample_tables: Path
-) -> None:
-    status = rows_of(DeltaTable(str(sample_tables / "delivery_status")))
-    one = next(s for s in status if s["channel_id"] == "files" and s["cause"] == "segment_missing")
-    text = client.get("/message?" + urlencode({**key_of("files"), "key": one["message_key"]})).text
-    assert text.count("did not arrive</span>") == len(one["data_missing"])
-    assert f"<dd>index {', '.join(map(str, one['data_missing']))} (the first is 0)</dd>" in text
-    repaired = rows_of(DeltaTable(str(sample_tables / "deliveries")))
-    rebuilt = next(d for d in repaired if d["repaired_by"] == "parity")
-    page = client.get("/message?" + urlencode({**key_of("files"), "key": rebuilt["sds_id"]})).text
-    assert "rebuilt by parity" in page
-
-
-def test_the_page_of_a_message_says_where_it_was_seen_and_where_not(client: TestClient, sample_tables: Path) -> None:
-    sightings = rows_of(DeltaTable(str(sample_tables / "sightings")))
-    missed = next(row["message_hash"] for row in sightings if row["source"] == "store")
-    segments = rows_of(DeltaTable(str(sample_tables / "sds_messages")))
-    sds_id = next(row["sds_id"] for row in segments if row["envelope_hash"] == missed)
-    text = client.get("/message?" + urlencode({**key_of("talk"), "key": sds_id})).text
-    table = text.split('id="places-table"')[1].split("</table>")[0]
-    rows = re.findall(r"<bdi>(\w+)</bdi>.*?(\d+)</td>.*?(\d+)</td>.*?(\d+)</td>", table)
-    assert rows == [("north", "1", "0", "0"), ("south", "0", "1", "1")]
-    picture = client.get("/charts/message/timeline.svg?" + urlencode({**key_of("talk"), "key": sds_id})).text
-    assert "vantage" in picture
-
-
-def test_the_page_of_a_message_says_which_logs_lack_it(client: TestClient, sample_tables: Path) -> None:
-    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
-    rows = lake.select(
-        """SELECT message_key, sum(logged) AS logged, count(*) FILTER (logged = 0) AS lacking FROM message_logs
-           WHERE channel_id = 'talk' GROUP BY message_key"""
-    )
-    for lacking, logged in ((3, 0), (1, 2)):
-        (key,) = [row["message_key"] for row in rows if (row["lacking"], row["logged"]) == (lacking, logged)]
-        text = client.get("/message?" + urlencode({**key_of("talk"), "key": key})).text
-        table = text.split('id="places-table"')[1].split("</table>")[0]
-        logs = dict(re.findall(r"<bdi>(\w+)</bdi></th><td>its log</td><td class=\"number\">(\d)</td>", table))
-        assert logs.keys() == {"amber", "birch", "cedar"}
-        assert sorted(logs.values()) == sorted(["0"] * lacking + ["1"] * (3 - lacking))
-        assert ("Sent, but seen by no log: 3 logs cover" in text) == (logged == 0)
-
-
-def test_the_page_of_a_message_says_how_old_the_data_is(client: TestClient, sample_tables: Path) -> None:
-    one = rows_of(DeltaTable(str(sample_tables / "delivery_status")))[0]
-    key = {name: one[name] for name in ("pubsub_topic", "content_topic", "channel_id")}
-    assert 'data-newest="' in client.get("/message?" + urlencode({**key, "key": one["message_key"]})).text
-
-
-def test_what_stores_answered_about_a_message_without_a_hash_is_shown(sample_tables: Path, tmp_path: Path) -> None:
-    place = tmp_path / "tables"
-    shutil.copytree(sample_tables, place)
-    requests = rows_of(DeltaTable(str(place / "refetch_requests")))
-    one = next(row for row in requests if row["channel_id"] == "talk" and row["retrieval_hint"] is None)
-    row = {name: one[name] for name in ("pubsub_topic", "content_topic", "channel_id", "sds_id", "attempt")}
-    row |= {"node": "http://ranged", "outcome": "absent", "purpose": "range", "asked_at": one["event_time"]}
-    answers = pa.Table.from_pylist([row], schema=arrow_schema(BY_NAME["store_presence"]))
-    write_deltalake(str(place / "store_presence"), answers, mode="append")
-    text = over(place).get("/channel?" + urlencode({**key_of("talk"), "last": "all"})).text
-    assert "http://ranged" in text.split('id="refetch-table"')[1].split("</table>")[0]
-    assert "topic and time" in text.split('id="missing-table"')[1].split("</table>")[0]
-
-
 def test_quarantine_has_hex_and_a_command_only_for_reasons_that_exist(client: TestClient) -> None:
     text = client.get("/quarantine?last=all&reason=malformed_sds").text
     assert 'data-copy="reliable-channel requeue --reason malformed_sds"' in text
@@ -458,7 +302,7 @@ def test_a_wrong_address_is_a_page_with_a_sentence(client: TestClient, address: 
     answer = client.get(address)
     assert answer.status_code == 400
     assert "The address says something else" in answer.text
-    Page(answer.text)
+    HtmlPage(answer.text)
 
 
 @pytest.mark.parametrize(
@@ -481,23 +325,23 @@ def test_a_wrong_address_is_a_page_with_a_sentence(client: TestClient, address: 
 def test_what_is_not_there_is_404(client: TestClient, address: str) -> None:
     answer = client.get(address)
     assert answer.status_code == 404
-    Page(answer.text)
+    HtmlPage(answer.text)
 
 
 def test_an_unchanged_page_is_neither_asked_for_nor_made_again(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = client.get(FILES + "&last=7d")
-    asked: list[str] = []
+    queries: list[str] = []
     monkeypatch.setattr(
-        "reliable_channel.analysis.report.snapshot.TableSnapshot.arrow", lambda self, sql, *_: asked.append(sql)
+        "reliable_channel.analysis.report.snapshot.TableSnapshot.arrow", lambda self, sql, *_: queries.append(sql)
     )
     again = client.get(FILES + "&last=7d", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert client.get(FILES + "&last=7d").content == first.content
     weak = client.get(FILES + "&last=7d", headers={"If-None-Match": "W/" + first.headers["etag"]})
     assert weak.status_code == 304
-    assert asked == []
+    assert queries == []
 
 
 def test_alerts_beyond_the_bound_of_the_page_are_counted(tmp_path: Path) -> None:
@@ -547,80 +391,6 @@ def test_many_requests_share_one_look_at_the_tables(sample_tables: Path, monkeyp
     assert len(looked) == 3, "at the start, at the first request, and after a second"
 
 
-Damage = Callable[[Path], None]
-
-
-def torn_log(place: Path) -> None:
-    last = sorted((place / "_delta_log").glob("*.json"))[-1]
-    last.write_text(last.read_text(encoding="utf-8")[:-40], encoding="utf-8")
-
-
-def files_gone(place: Path) -> None:
-    for file in place.glob("*.parquet"):
-        file.unlink()
-
-
-def files_torn(place: Path) -> None:
-    for file in place.glob("*.parquet"):
-        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def other_columns(place: Path) -> None:
-    shutil.rmtree(place)
-    write_deltalake(str(place), pa.table({"something": ["else"]}))
-
-
-@pytest.mark.parametrize("damage", [torn_log, files_gone, files_torn, other_columns])
-def test_a_damaged_table_is_said_in_its_part_and_the_rest_is_shown(
-    damage: Damage, sample_tables: Path, tmp_path: Path
-) -> None:
-    place = tmp_path / "tables"
-    shutil.copytree(sample_tables, place)
-    damage(place / "alerts" if damage is other_columns else place / "pipeline_metrics")
-    answer = over(place).get("/?last=all")
-    assert answer.status_code == 200
-    assert "This part cannot be read." in answer.text and "Traceback" not in answer.text
-    assert "settled" in answer.text and 'src="/charts/verdicts.svg' in answer.text
-    Page(answer.text)
-
-
-def test_a_damaged_clock_is_a_page_that_says_so(sample_tables: Path, tmp_path: Path) -> None:
-    place = tmp_path / "tables"
-    shutil.copytree(sample_tables, place)
-    torn_log(place / "clock")
-    answer = over(place).get("/")
-    assert answer.status_code == 503
-    assert "clock cannot be read" in answer.text and "rebuild" in answer.text
-    assert "etag" not in answer.headers
-
-
-def test_without_tables_the_first_page_teaches(tmp_path: Path) -> None:
-    client = over(tmp_path / "none")
-    for address in ("/", "/channels", "/quarantine"):
-        answer = client.get(address)
-        assert answer.status_code == 200
-        assert "reliable-channel run --once --verdicts" in answer.text
-        assert "etag" in answer.headers, "it looks again by itself"
-
-
-def test_a_table_that_no_job_has_written_yet_is_named_with_its_job(sample_tables: Path, tmp_path: Path) -> None:
-    place = tmp_path / "tables"
-    shutil.copytree(sample_tables, place)
-    for name in ("delivery_status", "alerts", "pipeline_metrics"):
-        shutil.rmtree(place / name)
-    client = over(place)
-    text = client.get("/?last=all").text
-    assert "There is no table <code>delivery_status</code> yet" in text
-    assert "<code>reliable-channel alerts check</code>" in text
-    Page(text)
-    # Without verdicts there are channels and messages all the same.
-    assert "files" in client.get("/channels?last=all").text
-    segments = rows_of(DeltaTable(str(place / "sds_messages")))
-    one = next(s for s in segments if s["channel_id"] == "files")
-    page = client.get("/message?" + urlencode({**key_of("files"), "key": one["sds_id"]}))
-    assert page.status_code == 200 and "not judged" in page.text
-
-
 @pytest.mark.parametrize(
     ("part", "whole", "expected"),
     [(0, 0, "–"), (1, 3, "33.3 %"), (1, 10_000, "0.01 %"), (9_999, 10_000, "> 99.9 %"), (5, 5, "100 %")],
@@ -641,16 +411,3 @@ def test_values_stand_in_the_unit_that_suits_them() -> None:
     ]
     assert texts.name("a" * 70) == "a" * 40 + "…" + "a" * 19
     assert render.prose("run `<b>` now") == "run <code>&lt;b&gt;</code> now"
-
-
-def test_a_fault_of_ours_shows_no_trace(
-    sample_tables: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fault(*_: object) -> None:
-        raise RuntimeError("secret detail")
-
-    monkeypatch.setattr("reliable_channel.analysis.dashboard.channels.page", fault)
-    answer = over(sample_tables).get("/channels")
-    assert answer.status_code == 500
-    assert "secret detail" not in answer.text and "Traceback" not in answer.text
-    assert "secret detail" in caplog.text
