@@ -9,6 +9,7 @@ A command takes ``context: typer.Context`` when it needs the configuration: ``re
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,10 @@ import typer
 from reliable_channel.runtime.interrupts import end_at_once
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
     from reliable_channel.config import Settings
 
 
@@ -46,6 +51,20 @@ def move_tables(settings: Settings, tables: Path) -> Settings:
     if (beside := tables.absolute().parent / "checkpoints").is_dir():  # as a run directory has them
         changed["checkpoint_dir"] = str(beside)
     return settings.model_copy(update={"paths": settings.paths.model_copy(update=changed)})
+
+
+@contextmanager
+def open_chain(settings: Settings, application: str = "reliable-channel") -> Iterator[SparkSession]:
+    """Start Spark for the block, in which no other driver can run a query of the chain. Raises ``EnvironmentFault`` if
+    one does already."""
+    from reliable_channel.pipeline.runner.one_driver import hold_checkpoints
+    from reliable_channel.pipeline.runner.queries import CHAIN
+    from reliable_channel.runtime.spark import spark_session
+
+    with hold_checkpoints(settings.paths, [query.name for query in CHAIN]):
+        typer.echo("Starting Spark …", err=True)
+        with spark_session(settings, application) as spark:
+            yield spark
 
 
 def files_of_package() -> list[Path]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import read_settings
+from reliable_channel.cli.commands import open_chain, read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -23,9 +22,6 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.config import PathSettings
         from reliable_channel.core.errors import LocalError
         from reliable_channel.pipeline.maintenance.rebuild import rebuild as run
-        from reliable_channel.pipeline.runner.one_driver import hold_checkpoints
-        from reliable_channel.pipeline.runner.queries import CHAIN
-        from reliable_channel.runtime.spark import spark_session
 
         if (data_dir is None) != (checkpoint_dir is None):
             raise LocalError("--data-dir and --checkpoint-dir go together.", "Give both, or none.")
@@ -34,10 +30,7 @@ def register(app: typer.Typer) -> None:
         if data_dir is not None:
             directories = {"data_dir": data_dir, "checkpoint_dir": checkpoint_dir}
             target = PathSettings(**{**settings.paths.model_dump(), **directories})
-        with ExitStack() as opened:
-            opened.enter_context(hold_checkpoints(settings.paths, [query.name for query in CHAIN]))
-            typer.echo("Starting Spark …", err=True)
-            spark = opened.enter_context(spark_session(settings, "reliable-channel rebuild"))
+        with open_chain(settings, "reliable-channel rebuild") as spark:
             done = run(spark, settings, target=target, say=lambda what: typer.echo(f"  {what}", err=True))
         typer.echo(f"Rebuilt from {done.envelopes:,} envelopes.")
         if done.old_tables:

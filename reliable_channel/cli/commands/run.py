@@ -6,12 +6,12 @@ import shutil
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import read_settings
+from reliable_channel.cli.commands import open_chain, read_settings
 
 if TYPE_CHECKING:
     import threading
@@ -285,11 +285,8 @@ def register(app: typer.Typer) -> None:
 
         With --continuous also verdicts and alerts, once a minute (pipeline.verdict_interval_ms)."""
         from reliable_channel.pipeline.runner.metrics import record_metrics
-        from reliable_channel.pipeline.runner.one_driver import hold_checkpoints
-        from reliable_channel.pipeline.runner.queries import CHAIN
         from reliable_channel.pipeline.runner.run import run_once
         from reliable_channel.runtime.own_broker import check_kafka
-        from reliable_channel.runtime.spark import spark_session
 
         settings = read_settings(context)
         check_kafka(settings, for_spark=True)
@@ -300,10 +297,7 @@ def register(app: typer.Typer) -> None:
         def say(what: str) -> None:
             typer.echo(f"\r\033[K  {what}" if terminal else f"  {what}", err=True)
 
-        with ExitStack() as opened:
-            opened.enter_context(hold_checkpoints(settings.paths, [query.name for query in CHAIN]))
-            typer.echo("Starting Spark …", err=True)
-            spark = opened.enter_context(spark_session(settings))
+        with open_chain(settings) as spark:
             if not continuous:
                 with record_metrics(spark, settings, serve=False):
                     run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
