@@ -122,7 +122,7 @@ def _judge_channel(journal: ChannelJournal, truth: Truth) -> None:
     truth.heard.extend(
         Reception(channel, sds_id, participant, at) for (participant, sds_id), at in sorted(journal.heard.items())
     )
-    truth.presences.extend(Presence(channel, name, at) for name, at in sorted(journal.joined.items()))
+    truth.presences.extend(Presence(channel, name) for name in sorted(journal.joined))
 
 
 def _judge_message(

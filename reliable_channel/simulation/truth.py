@@ -118,11 +118,10 @@ class Reception:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A participant was on the channel from that time on. Its later messages imply nothing about earlier ones."""
+    """A participant was on the channel."""
 
     channel_id: str
     participant: str
-    joined_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)

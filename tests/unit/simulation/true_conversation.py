@@ -119,7 +119,7 @@ def true_conversation() -> Truth:
             for who, ids in {"bob": "a0 c0 f0", "alice": "a0 b0 b1 bp", "carol": "a0 b0 b1 bp f0 l0"}.items()
             for sds_id in ids.split()
         ],
-        presences=[Presence(CHANNEL, who, 0) for who in ("alice", "bob", "carol")],
+        presences=[Presence(CHANNEL, who) for who in ("alice", "bob", "carol")],
         dependencies=[TrueDependency(CHANNEL, "l0", 4_050, False, None)],
         bad=[BadRecord(7, "garbage", "malformed_envelope", b"\xff\xff\xff", "waku.envelopes", 1, 42)],
     )
