@@ -20,6 +20,7 @@ from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import sds_message_id, sha256
 from reliable_channel.lake.open_hashes import HashDue, OpenHashes
+from reliable_channel.lake.schema import ARROW_TYPES
 from reliable_channel.lake.tables import micros
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.guarded import FailedRows
@@ -39,6 +40,7 @@ CONFIG = SegmentationConfig(
     set_timeout_ms=60_000,
     max_set_lifetime_ms=600_000,
 )
+COMBINER_INPUT = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in combiner.INPUT_COLUMNS.items()])
 
 
 class FakeState:
@@ -83,7 +85,7 @@ class Reassembly:
         self._monkeypatch.setattr(combiner, "read_open_before", lambda paths: before)
         known = self._read_completed()
         self._monkeypatch.setattr(memory, "find_completed", lambda paths, hashes, since, places: known)
-        batches = [pa.RecordBatch.from_pylist(rows, schema=combiner.INPUT_SCHEMA)] if rows else []
+        batches = [pa.RecordBatch.from_pylist(rows, schema=COMBINER_INPUT)] if rows else []
         out = [b.to_pandas() for b in combiner.Combiner(self.settings)(iter(batches))]
         if not out:
             return

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.lake.open_hashes import OpenHashes, read_open_hashes
-from reliable_channel.lake.schema import ARROW_TYPES
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, SDS_MESSAGES
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import gc_paused
@@ -48,7 +47,6 @@ INPUT_COLUMNS = {
 }
 """The input of the combiner: segments and ticks."""
 
-INPUT_SCHEMA = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in INPUT_COLUMNS.items()])
 _OUTPUT_SCHEMA = pa.schema([(HASH, pa.binary()), ("given", pa.binary())])
 
 

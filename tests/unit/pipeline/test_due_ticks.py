@@ -13,8 +13,9 @@ from reliable_channel.config import load
 from reliable_channel.lake.open_hashes import HashDue, OpenHashes
 from reliable_channel.pipeline.reassembly import combiner as combiner_module
 from reliable_channel.pipeline.reassembly import memory
-from reliable_channel.pipeline.reassembly.combiner import HASH, INPUT_SCHEMA, Combiner, ForState
+from reliable_channel.pipeline.reassembly.combiner import HASH, Combiner, ForState
 from reliable_channel.pipeline.reassembly.sets import InputRow, SegmentRow, Tick
+from tests.support.cuts import COMBINER_INPUT
 
 DUE, LATER, ELSEWHERE = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
 AT_US = 1_000_000
@@ -35,7 +36,7 @@ def combiner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Combiner:
 
 def returned(combiner: Combiner, *rows: dict[str, Any]) -> list[tuple[bytes, InputRow]]:
     """The rows that the keyed state is given, with their hashes."""
-    batches = [pa.RecordBatch.from_pylist([row], schema=INPUT_SCHEMA) for row in rows]
+    batches = [pa.RecordBatch.from_pylist([row], schema=COMBINER_INPUT) for row in rows]
     given = [row for batch in combiner(iter(batches)) for row in batch.to_pylist()]
     return [(row[HASH], each) for row in given if row[HASH] is not None for each in _rows(row["given"])]
 
@@ -72,7 +73,7 @@ def test_what_a_stranger_sends_of_one_hash_is_given_in_parts(
 ) -> None:
     monkeypatch.setattr(combiner_module, "FLUSH_BYTES", 100)
     segment = {**tick(0, AT_US), HASH: DUE, "content": bytes(40), "segment_dialect": "waku"}
-    batch = pa.RecordBatch.from_pylist([{**segment, "kafka_offset": n} for n in range(10)], schema=INPUT_SCHEMA)
+    batch = pa.RecordBatch.from_pylist([{**segment, "kafka_offset": n} for n in range(10)], schema=COMBINER_INPUT)
     given = [row["given"] for each in combiner(iter([batch])) for row in each.to_pylist() if row[HASH] == DUE]
     assert [len(_rows(one)) for one in given] == [3, 3, 3, 1]
     assert [row.kafka_offset for one in given for row in _rows(one)] == [*range(10)]
