@@ -90,7 +90,6 @@ _MODULES = (
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        for module in _MODULES:
-            if hasattr(found := import_module(f"{__name__}.{module}"), name):
-                return getattr(found, name)
+        modules = (import_module(f"{__name__}.{module}") for module in _MODULES)
+        return globals().setdefault(name, next(getattr(one, name) for one in modules if hasattr(one, name)))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
