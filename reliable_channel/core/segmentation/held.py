@@ -51,6 +51,10 @@ class HeldSets:
         """The number of the next send under ``key``; counts while one of its sends is remembered."""
         return self._next_send.get(key, 0)
 
+    def list_siblings(self, held: OpenSet) -> list[OpenSet]:
+        """The other open sends of the same payload by the same sender."""
+        return [send for send in self.by_key[held.key] if isinstance(send, OpenSet) and send is not held]
+
     def least_recent_fresh(self) -> OpenSet | None:
         """The least recently updated open set that is not overdue."""
         return next(iter(self._fresh), None)

@@ -8,12 +8,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import cast
 
-from reliable_channel.core.segmentation.completion import exclude_poison, make_completed, memory_of, record_of_lost
+from reliable_channel.core.segmentation.completion import record_of_lost
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.events import (
     CompletedSend,
     EvictionReason,
-    HashMismatch,
     IncompleteSet,
     PoisonedSegmentExcluded,
     Refusal,
@@ -42,17 +41,7 @@ from reliable_channel.core.segmentation.pending import (
     slot_of,
 )
 from reliable_channel.core.segmentation.placing import Arrival, continues, copy_of, place_segment
-from reliable_channel.core.segmentation.rebuild import Rebuilt, Unfinished, attempt, obvious, ready
-from reliable_channel.core.segmentation.search import key_of, search
-from reliable_channel.core.segmentation.siblings import (
-    can_complete_by_loans,
-    find_contested,
-    find_loans,
-    find_unproven_parity,
-    is_borrowed,
-    is_bound,
-    rivals_of,
-)
+from reliable_channel.core.segmentation.rebuilder import Rebuilder
 from reliable_channel.core.segmentation.snapshot import read_snapshot, write_snapshot
 from reliable_channel.core.segmentation.work import Work
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
@@ -61,9 +50,6 @@ _NEVER = 1 << 63  # later than any ms
 
 MAX_CREDIT = 256
 """Maximum number of search rounds for which duplicates give credit."""
-
-DECODING_WORK_PER_BYTE = 6
-"""Parity is used if decoding takes at most this much work per byte of the largest message: 20 ms for 1 MiB."""
 
 
 class Reassembler:
@@ -155,7 +141,7 @@ class Reassembler:
             sends is not None and len(self._sets.by_key[key]) > 1
         ):
             work = work or Work(self.config.max_work_per_segment)
-            self._try_to_rebuild(chosen, events, work)
+            self._rebuild(chosen, events, work)
             self.work_spent = work.spent
         return events
 
@@ -219,7 +205,8 @@ class Reassembler:
         for held in self._sets.searches_due(self._now):
             if held.search_due is not None and work.left > 0:
                 held.credit -= 1
-                self._search(held, events, work)
+                if Rebuilder(self._sets, self.config, self._now, events, work).search(held):
+                    self._expect_forgetting()
         self.work_spent = work.spent
         return events
 
@@ -439,7 +426,7 @@ class Reassembler:
             events.append(SegmentConflict(scope, whole, is_parity, index, sds_id))
         send.credit += 1
         if send.mismatch or send.unfinished:
-            self._try_to_rebuild(send, events, work)
+            self._rebuild(send, events, work)
         return events
 
     def _find_refusal(self, segment: Segment, chosen: OpenSet | None) -> Refusal | None:
@@ -519,6 +506,14 @@ class Reassembler:
             len(held.owner.open) < config.max_open_sets_per_sender and len(self._sets.all_open) < config.max_open_sets
         )
 
+    def _rebuild(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> None:
+        if Rebuilder(self._sets, self.config, self._now, events, work).try_to_rebuild(held):
+            self._expect_forgetting()
+
+    def _expect_forgetting(self) -> None:
+        """A send was completed, and is remembered for a while."""
+        self._due = min(self._due, self._now + self.config.completed_memory_ms)
+
     def _distribute_early_parity(self, chosen: OpenSet, early: list[OpenSet], work: Work) -> None:
         """Distribute parity that arrived ``early``, before the data count: to ``chosen``, or, where the id binds it, to
         a send of its own."""
@@ -534,118 +529,12 @@ class Reassembler:
                 if held is not chosen and stated_first == first and slot not in chosen.slots:
                     self._sets.move(slot, held, chosen)
                 elif held is chosen and stated_first != first and shard_binds(held, slot, shard, k, work):
-                    siblings = self._list_siblings(held)
+                    siblings = self._sets.list_siblings(held)
                     others = [send for send in siblings if slot not in send.slots and send.first(k) == stated_first]
                     if not others and len(siblings) + 1 < MAX_OPEN_SENDS and self._has_room(held):
                         others = [self._open(held.key, held.codec, segment_of(held, slot, shard))]
                     if others:
                         self._sets.move(slot, held, others[0])
-
-    def _try_to_rebuild(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> None:
-        """Rebuild ``held`` if it is ready, and siblings with a hash mismatch, which its newest segment may rescue; else
-        siblings that may borrow from it. All within the work of one segment."""
-        siblings = self._list_siblings(held) if len(self._sets.by_key[held.key]) > 1 else []
-        most = DECODING_WORK_PER_BYTE * self.config.max_message_bytes
-        able = (
-            held.mismatch
-            or held.unfinished
-            or ready(held, most)
-            or (siblings and can_complete_by_loans(held, siblings))
-        )
-        chosen = [held] if able else []
-        if siblings:
-            chosen += [sibling for sibling in siblings if sibling.mismatch or sibling.unfinished]
-        before = work.attempts
-        if not any(self._search(candidate, events, work) for candidate in chosen) and siblings:
-            # By arrival, so that of overlapping sends the one that was seen first is completed first.
-            every = sorted((held, *siblings), key=lambda each: min(shard[3] for shard in each.slots.values()))
-            any(self._borrow(each, [other for other in every if other is not each], events, work) for each in every)
-        if work.attempts > before:
-            held.credit -= 1
-
-    def _borrow(self, held: OpenSet, siblings: list[OpenSet], events: list[SegmentationEvent], work: Work) -> bool:
-        """Complete a send with segments borrowed from other open sends, which keep them: the bytes are the same."""
-        own = held.parity_count
-        for choice, count in find_loans(held, siblings, DECODING_WORK_PER_BYTE * self.config.max_message_bytes):
-            key = key_of(choice)
-            if key == held.refused_loan or key in held.tried or not is_bound(held, work):
-                continue
-            held.parity_count = count
-            outcome = attempt(held, choice, key, work)
-            if isinstance(outcome, Rebuilt):
-                self._complete(held, outcome, events, work)
-                return True
-            held.parity_count = own
-            if isinstance(outcome, Unfinished):
-                held.unfinished = True
-                self._sets.schedule(held, self._now)
-                return False
-            if not held.mismatch:
-                held.refused_loan = key
-            elif held.attempts < self.config.max_rebuild_attempts:
-                held.attempts += 1
-                held.tried |= {key}
-            else:
-                return False
-        return False
-
-    def _search(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> bool:
-        """Search for the message in a set; returns whether it was found."""
-        before, most = held.attempts, self.config.max_rebuild_attempts
-        outcome: Rebuilt | Unfinished | None = None
-        if not before and not held.unfinished and len(held.slots) >= (held.data_count or 0):
-            choice = obvious(held)
-            outcome = attempt(held, choice, key_of(choice) if max(choice) >= PARITY else 0, work)
-            held.unfinished = isinstance(outcome, Unfinished)
-            if outcome is None:
-                held.attempts = 1
-                held.tried = frozenset({key_of(choice)})
-        if outcome is None:
-            outcome = search(held, rivals_of(held, self._list_siblings(held)), self.config, work)
-        if isinstance(outcome, Rebuilt):
-            self._complete(held, outcome, events, work)
-            return True
-        if held.attempts and (not held.mismatch or before < most <= held.attempts):
-            exhausted = held.attempts >= most
-            contested = find_contested(held, rivals_of(held, self._list_siblings(held)))
-            k, segments = held.data_count or 0, held.list_segments()
-            events.append(HashMismatch(*held.key, k, segments, held.attempts, exhausted, contested))
-        held.mismatch = held.mismatch or held.attempts > 0
-        self._sets.schedule(held, self._now)
-        return False
-
-    def _complete(self, held: OpenSet, rebuilt: Rebuilt, events: list[SegmentationEvent], work: Work) -> None:
-        """Report a rebuilt send, and keep the record of its segments: without false ones, and with those in siblings
-        whose ids do not prove that they belong there."""
-        genuine = dict(held.slots)
-        if held.mismatch or held.attempts:
-            events += exclude_poison(held, rebuilt, genuine)
-        lent = {slot: shard for slot, shard in rebuilt.choice.items() if genuine.get(slot) is not shard}
-        genuine.update({slot: shard for slot, shard in lent.items() if not is_borrowed(held, slot, shard, work)})
-        if lent:
-            self._take_back(held, genuine)
-        for slot in find_unproven_parity(held, rebuilt.choice, genuine, work):
-            del genuine[slot]
-        completed = make_completed(held, rebuilt, genuine, self._now, work)
-        events.append(completed)
-        self._sets.complete(held, memory_of(completed, genuine))
-        self._sets.limit_finished()
-        self._due = min(self._due, self._now + self.config.completed_memory_ms)
-
-    def _take_back(self, held: OpenSet, genuine: dict[int, Shard]) -> None:
-        """Remove the message's own segments from siblings that only a false segment had opened."""
-        k = held.data_count
-        first = held.first(k)
-        for sibling in self._list_siblings(held):
-            own = [slot for slot, shard in sibling.slots.items() if genuine.get(slot) is shard]
-            if len(own) < len(sibling.slots):
-                own = [slot for slot in own if first_of(slot, sibling.slots[slot][1], k) == first]
-            for slot in own:
-                self._sets.discard(slot, sibling)
-
-    def _list_siblings(self, held: OpenSet) -> list[OpenSet]:
-        sends = self._sets.by_key[held.key]
-        return [send for send in sends if isinstance(send, OpenSet) and send is not held]
 
 
 def _is_status_go(segment: Segment) -> bool:
