@@ -8,7 +8,6 @@ segment then blocks its successors even if parity could replace it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -37,15 +36,6 @@ class MessageChunk:
     last_chunk_index: int | None
     request_id: str | None = None
     verified: bool = True
-
-
-def chunks_of(sds_ids: Sequence[str], request_id: str | None = None) -> list[MessageChunk]:
-    """Return the chunks of one send, from the SDS ids of its segments, data then parity."""
-    last = len(sds_ids) - 1
-    return [
-        MessageChunk(chunk_id, sds_ids[index - 1] if index else "", index, last, request_id)
-        for index, chunk_id in enumerate(sds_ids)
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The MessageChunk view and the verification of chains (RELIABLE-CHANNEL-API)."""
+"""The verification of chains (RELIABLE-CHANNEL-API)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk, chunks_of
+from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, ReceivedChunk
 from tests.unit.segmentation.feeding import ALICE, send
 
 CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
@@ -23,14 +23,6 @@ def received(payload=bytes(300), lamport=100, name="m") -> list[ReceivedChunk]:
     return [
         ReceivedChunk(each.segment, each.sds_id, (ids[max(n - 1, 0)], ids[n]), ALICE, each.lamport)
         for n, each in enumerate(sent)
-    ]
-
-
-def test_the_chunks_of_a_send_are_chained():
-    assert chunks_of(["a", "b", "c"], "request") == [
-        MessageChunk("a", "", 0, 2, "request"),
-        MessageChunk("b", "a", 1, 2, "request"),
-        MessageChunk("c", "b", 2, 2, "request"),
     ]
 
 
