@@ -8,12 +8,14 @@ Everything here is guarded by one lock. It has no thread of its own: the handle
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import islice
 
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -26,6 +28,7 @@ from reliable_channel.channel.outgoing import DispatchReport, OutgoingQueue
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
 from reliable_channel.channel.reports import ReportQueue
 from reliable_channel.channel.retrieval import (
+    LongAbsence,
     StoreCheck,
     StoreFailure,
     StoreQueries,
@@ -58,7 +61,7 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.clock import Clock, earliest, has_passed, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher
 
-Result = DispatchReport | RateLimitNear | RecordsGone | StoreFailure
+Result = DispatchReport | RateLimitNear | RecordsGone | StoreFailure | LongAbsence
 """A report of the node or a store other than an envelope."""
 
 MAX_INPUTS_PER_CYCLE = 256
@@ -110,8 +113,12 @@ class ChannelCycle:
         """Whether the channel is started: it takes what a store has."""
         self.heard_at = 0
         """When (Unix ms) an envelope of another channel on the topic was heard: until then this one missed nothing."""
-        self.unsure_since: int | None = None
-        """Since when (Unix ms) something that a store has may have been missed before the channel stopped."""
+        self._persistence = persistence
+        self._unsure_since_name = f"unsure_since {json.dumps(astuple(key))}"
+        kept = persistence.get(self._unsure_since_name)
+        self.unsure_since = self._kept_unsure_since = int(kept) if kept else None
+        """Since when (Unix ms) something that a store has may have been missed before the channel stopped, or its
+        process was killed."""
         self.retrieval = retrieval
         self._check = check
         self._queries = StoreQueries(retrieval, config)
@@ -190,7 +197,9 @@ class ChannelCycle:
             is_set_back = self.machine.is_ahead_of(now)
             self._take([Opened(now)])
         # By a clock that was set back nobody knows since when the channel was away.
-        self.catch_up(0 if is_set_back else None)
+        self.catch_up(0 if is_set_back else self.unsure_since)
+        with self.lock:
+            self._follow_check()
         self.work.set()
 
     def run(self) -> int | None:
@@ -201,6 +210,7 @@ class ChannelCycle:
             if self._report_queue.closed:  # a thread that another one waits for in vain
                 return None
             now = self._now()
+            self._follow_check()  # first: what arrives counts as a sign that nothing before it was missed
             self._apply_arrived(now)
             self._withdraw_outdated(now)
         # Without the lock: callbacks call this channel from other threads too, and take as long as they like.
@@ -239,9 +249,9 @@ class ChannelCycle:
         with self.lock:
             try:
                 self._keep_arrivals()
-                last_active = max(self.machine.last_active, self.heard_at)
-                self.machine.last_active = earliest(last_active, self.unsure_since) or 0
+                self.machine.last_active = max(self.machine.last_active, self.heard_at)
                 self.heard_at = 0
+                self._keep_unsure_since()
                 if self.journal.keeps:
                     self.outgoing.withdraw_segments()
             finally:
@@ -289,7 +299,9 @@ class ChannelCycle:
         now = self._now()
         last_active = max(self.machine.last_active, self.heard_at)
         since = last_active if away_since is None else min(last_active, away_since)
-        self._queries.catch_up(self._check, since, now)
+        absence = self._queries.catch_up(self._check, since, now)
+        if absence is not None and (away_since is None or away_since < absence.start_ms):
+            self.report(absence)  # else the node was there, and nobody sent anything
 
     def report(self, result: Result) -> None:
         """Take a report of the node or of a store, unless it is on an envelope of another channel: never blocks."""
@@ -307,6 +319,20 @@ class ChannelCycle:
         self._store(outcomes)
         self._release_holds(taken)
         self._perform(now)
+
+    def _follow_check(self) -> None:
+        """Take over since when something may have been missed."""
+        since = self._check.unsure_since
+        if self.listens:  # what came since it stopped listening was not taken
+            self.unsure_since = since
+            self._keep_unsure_since()
+
+    def _keep_unsure_since(self) -> None:
+        """Store ``unsure_since`` for the next start, also of a process that is killed."""
+        since = self.unsure_since
+        if self.journal.keeps and self.config.query_on_connect and since != self._kept_unsure_since:
+            self._persistence.put(self._unsure_since_name, b"" if since is None else b"%d" % since)
+            self._kept_unsure_since = since
 
     def _keep_arrivals(self) -> None:
         """Apply and store what has arrived: the node will not bring it again. The application hears of it after the
@@ -358,6 +384,8 @@ class ChannelCycle:
         match result:
             case StoreFailure():
                 self._report_queue.emit(self._make_problem("store_failed", result.detail, now))
+            case LongAbsence():
+                self._report_queue.emit(self._make_problem("long_absence", _describe_absence(result), now))
             case RecordsGone():
                 self._report_queue.emit(self._make_problem("records_gone", str(result), now))
             case RateLimitNear():
@@ -468,3 +496,14 @@ class ChannelCycle:
     def _now(self) -> int:
         """Unix ms."""
         return now_ms(self.clock)
+
+
+def _describe_absence(absence: LongAbsence) -> str:
+    """What stores are not asked for, with times in UTC."""
+    last_active, start = (
+        dt.datetime.fromtimestamp(ms // 1000, dt.UTC).isoformat() for ms in (absence.last_active_ms, absence.start_ms)
+    )
+    return (
+        f"the last envelope came or left at {last_active}; stores are asked for what was sent from {start} on"
+        " (query_window_ms), and of what was sent before that only for what later messages name"
+    )

@@ -283,10 +283,11 @@ class ChannelProblem(ChannelEvent):
     ``plaintext_refused``, ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably
     meant as a segment), ``refused``, ``conflict``, ``hash_mismatch``, ``unverified_chain``, ``saturated_filter``,
     ``evicted``, ``set_evicted`` (an incomplete message made room and is asked for again when there is some),
-    ``slow_rate_limit`` (what waits takes several epochs), ``dispatch_failed``, ``store_failed``,
-    ``records_gone`` (Kafka no longer has records that were not read yet), ``input_failed`` (a fault of this program;
-    the channel continues as before the input), ``shared_sender_id`` (another device sends under this sender id;
-    reported once). ``detail`` never holds payload bytes or keys."""
+    ``slow_rate_limit`` (what waits takes several epochs), ``dispatch_failed``, ``store_failed``, ``long_absence``
+    (stores are not asked for all of the time since the last envelope), ``records_gone`` (Kafka no longer has records
+    that were not read yet), ``input_failed`` (a fault of this program; the channel continues as before the input),
+    ``shared_sender_id`` (another device sends under this sender id; reported once). ``detail`` never holds payload
+    bytes or keys."""
 
     name = "channel-problem"
     kind: str

@@ -57,7 +57,7 @@ class TopicChannels:
                 self._away_since = now_ms(self._clock)
             return
         # Not since the last activity: what waited for the node leaves, and what is new arrives, before it says so.
-        away_since, self._away_since = self._away_since, None
+        away_since, self._away_since = self._away_since or now_ms(self._clock), None
         for cycle in self.cycles:
             cycle.catch_up(away_since)
 

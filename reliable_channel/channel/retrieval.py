@@ -73,6 +73,15 @@ class StoreFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class LongAbsence:
+    """A store is queried from ``start_ms`` on only, ``query_window_ms`` back, although the last envelope came or left
+    at ``last_active_ms`` (both Unix ms)."""
+
+    last_active_ms: int
+    start_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimeRange:
     """A query for all envelopes on the content topic, both ends (Unix ms) included."""
 
@@ -353,13 +362,16 @@ class StoreQueries:
         self._wanted_since: int | None = None
         self._pause_until = 0
 
-    def catch_up(self, check: StoreCheck, last_active: int, now: int) -> None:
-        """Query what was missed since ``last_active``, and check that from then on, if the configuration wants that."""
+    def catch_up(self, check: StoreCheck, last_active: int, now: int) -> LongAbsence | None:
+        """Query what was missed since ``last_active``, and check that from then on, if the configuration wants that.
+        Returns what is not queried."""
         if not self._config.query_on_connect:
-            return
+            return None
         start = max(last_active - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
         check.begin(start, now, self._config.query_window_ms)
         self._retrieval.ask_range(TimeRange(start, now))
+        # At 0 the channel is new, or its clock was set back.
+        return LongAbsence(last_active, start) if 0 < last_active < start else None
 
     def fetch(self, fetch: Fetch, now: int) -> None:
         """Query for one missing segment: by its hint if that is a hash, or the last hour. The same hour is queried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,9 +209,10 @@ def test_what_is_written_without_a_node_does_not_hide_what_was_missed_from_the_n
     assert bob.payloads == [b"lost"]
 
 
-@pytest.mark.parametrize("fails", [True, False], ids=["the store was away", "closed too soon"])
-def test_what_a_query_did_not_bring_before_a_channel_was_closed_is_asked_for_at_its_next_start(
-    tmp_path: Path, fails: bool
+@pytest.mark.parametrize("fails", [True, False], ids=["the store was away", "ended too soon"])
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "closed"])
+def test_what_a_query_did_not_bring_before_a_channel_ended_is_asked_for_at_its_next_start(
+    tmp_path: Path, fails: bool, is_killed: bool
 ) -> None:
     """As by `send`, which ends after a second. What arrived meanwhile passed for a sign that nothing was missed."""
     database: dict[str, Any] = {"history_backend": "sqlite", "database": tmp_path / "bob.sqlite"}
@@ -229,8 +231,51 @@ def test_what_a_query_did_not_bring_before_a_channel_was_closed_is_asked_for_at_
     world.network.pump()
     if fails:
         world.run(1_000)
+    del world.recorders["bob"]
+    if is_killed:
+        (tmp_path / "killed").mkdir()
+        for file in tmp_path.glob("bob.sqlite*"):
+            shutil.copy(file, tmp_path / "killed" / file.name)
+        database["database"] = tmp_path / "killed" / "bob.sqlite"
     bob.channel.close()
     store.fails = False
     bob = world.join("bob", quick(**database))
     world.run(1_000)
     assert b"lost" in bob.payloads
+
+
+@pytest.mark.parametrize(("days", "reported"), [(0.5, []), (3, ["long_absence"])])
+def test_a_participant_that_was_away_for_longer_than_stores_are_asked_for_says_so(
+    tmp_path: Path, days: float, reported: list[str]
+) -> None:
+    """It asked for the last day, and nothing showed that what was sent before that was not received."""
+    database: dict[str, Any] = {"history_backend": "sqlite", "database": tmp_path / "bob.sqlite"}
+    world, alice, bob, _ = join_two(**database)
+    alice.channel.send(b"before")
+    world.run(1_000)
+    bob.channel.close()
+    del world.recorders["bob"], world.recorders["alice"]
+    world.run(round(days * 86_400_000), step_ms=3_600_000)
+    bob = world.join("bob", quick(**database))
+    world.run(1_000)
+    assert bob.problems() == reported
+    bob.channel.close()
+    assert world.join("bob", quick(**database)).problems() == [], "once"
+
+
+def test_a_channel_on_which_nobody_speaks_was_not_away_when_its_node_is_back() -> None:
+    world, alice, bob, _ = join_two()
+    alice.channel.send(b"before")
+    world.run(1_000)
+    del world.recorders["alice"]
+    world.run(3 * 86_400_000, step_ms=3_600_000)
+    node = world.node("bob")
+    for state in (HealthState.MINIMALLY_HEALTHY, HealthState.UNHEALTHY, HealthState.HEALTHY):
+        node.report(Health(state))
+        world.run(1_000)
+    assert bob.problems() == []
+    node.report(Health(HealthState.UNHEALTHY))
+    world.run(2 * 86_400_000, step_ms=3_600_000)
+    node.report(Health(HealthState.HEALTHY))
+    world.run(1_000)
+    assert bob.problems() == ["long_absence"]
