@@ -29,6 +29,7 @@ from reliable_channel.lake.read import dataset_of
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.source import EnvelopeReading, Position
+from reliable_channel.transport.threads import RoundFaults
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class DeltaSource:
                 raise EnvironmentFault("The archive is closed.", "Start the store again.")
             try:
                 self._fault = self._refresh()
-            except EnvironmentFault:
+            except Exception:
                 self._table = None  # the next refresh opens it again
                 self._fault = UNREADABLE
                 raise
@@ -132,15 +133,14 @@ class DeltaSource:
             self._index = self._files = self._table = None
 
     def _follow(self, every_s: float) -> None:
-        reported: str | None = None
+        faults = RoundFaults("the archive is not followed")
         while not self._stopping.is_set():
             try:
                 self.refresh()
-                reported = None
-            except EnvironmentFault as fault:
-                if str(fault) != reported and not self._stopping.is_set():
-                    _log.warning("%s", fault)
-                reported = str(fault)
+                faults.clear()
+            except Exception as error:
+                if not self._stopping.is_set():
+                    faults.note(error)
             self._stopping.wait(every_s)
 
     def _current(self) -> EnvelopeIndex | None:

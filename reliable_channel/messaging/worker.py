@@ -6,9 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.clock import Clock, now_ms
-from reliable_channel.transport.threads import join
+from reliable_channel.transport.threads import FAULT_WAIT_S, RoundFaults, join
 
 _log = logging.getLogger(__name__)
 
@@ -47,23 +46,18 @@ class Worker:
 
     def _run(self) -> None:
         me = threading.current_thread()
-        failed = False
+        faults = RoundFaults(f"{self._name} failed and goes on")
         while self._thread is me:  # one that an earlier stop left behind must not go on
             self._wake.clear()
-            known, failed, due = failed, True, None
             try:
                 self._work()
-                due = self._next_due()
-                failed = False
-            except EnvironmentFault as fault:
-                if not known:  # a full disk stays full for many rounds
-                    _log.error("%s failed and goes on: %s", self._name, fault)
-            except BaseException:
-                # A store that answers nonsense, sys.exit() in a listener: the next round may succeed, a dead thread
-                # never does.
-                _log.exception("%s failed and goes on", self._name)
+                wait_s = self._wait_s(self._next_due())
+                faults.clear()
+            except BaseException as error:  # a store that answers nonsense, sys.exit() in a listener
+                faults.note(error)
+                wait_s = FAULT_WAIT_S
             if self._thread is me:
-                self._wake.wait(MAX_WAIT_S if failed else self._wait_s(due))
+                self._wake.wait(wait_s)
 
     def _wait_s(self, due: int | None) -> float:
         return MAX_WAIT_S if due is None else min(max(due - now_ms(self._clock), 0) / 1000, MAX_WAIT_S)

@@ -45,7 +45,7 @@ from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StoreQuerying
-from reliable_channel.transport.threads import TurnLock, join
+from reliable_channel.transport.threads import FAULT_WAIT_S, RoundFaults, TurnLock, join
 from reliable_channel.transport.unstored import Hold, UnstoredOffsets
 
 _log = logging.getLogger(__name__)
@@ -278,6 +278,7 @@ class KafkaNode(NodeBase):
     def _receive(self, reader: OffsetReader, stopping: threading.Event) -> None:
         committed: dict[int, int] = {}
         waits = 0
+        faults = RoundFaults("nothing is received")
         try:
             while not stopping.is_set():
                 try:
@@ -292,10 +293,13 @@ class KafkaNode(NodeBase):
                         detail = self._describe_kafka(reader)
                         if not stopping.is_set():  # "stopped" must not become healthy again
                             self._note_kafka_health(Health(HealthState.HEALTHY, detail))
-                except EnvironmentFault as fault:
+                    faults.clear()
+                except Exception as error:
                     if not stopping.is_set():
-                        self._note_kafka_health(Health(HealthState.UNHEALTHY, str(fault)))
-                        stopping.wait(1.0)
+                        is_outage = isinstance(error, EnvironmentFault)  # which the results name in the log
+                        detail = str(error) if is_outage else faults.note(error)
+                        self._note_kafka_health(Health(HealthState.UNHEALTHY, detail))
+                        stopping.wait(FAULT_WAIT_S)
         finally:
             try:  # what the listeners have stored by now; the rest comes again
                 reader.commit(self._next_offsets())
@@ -345,15 +349,18 @@ class KafkaNode(NodeBase):
         self._emit(gone)
 
     def _report_gone_results(self, gone: RecordsGone) -> None:
+        self._fail_awaited(str(gone))
+
+    def _fail_awaited(self, why: str) -> None:
         """Fail what awaits a report. It may be among those that are gone, and nobody would ever hear of it; the network
         may have the envelope."""
         for request_id in self._awaited.end():
-            detail = f"the report of its bridge may be gone: {gone}"
+            detail = f"the report of its bridge may be gone: {why}"
             self._emit(self._report_failed(request_id, FailureReason.UNREACHABLE, detail))
 
     def _follow_results(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Read the bridges' reports of their health and of this process's envelopes."""
-        is_failing = False
+        faults = RoundFaults("results of dispatches are not read")
         try:
             while not stopping.is_set():
                 try:
@@ -365,12 +372,12 @@ class KafkaNode(NodeBase):
                             self._emit(event)
                     if not stopping.is_set():
                         self._judge()  # a bridge may be new, or gone
-                    is_failing = False
-                except EnvironmentFault as fault:
-                    if not is_failing:  # once, of what is tried every second
-                        _log.warning("results of dispatches are not read: %s", fault.cause)
-                    is_failing = True
-                    stopping.wait(1.0)
+                    faults.clear()
+                except Exception as error:
+                    why = faults.note(error)
+                    if not isinstance(error, EnvironmentFault):  # perhaps on a report that was read
+                        self._fail_awaited(why)
+                    stopping.wait(FAULT_WAIT_S)
         finally:
             reader.close()
 
@@ -413,7 +420,13 @@ class KafkaNode(NodeBase):
     def _take(self, partition: int, offset: int, value: bytes | None, headers: Headers) -> None:
         """Pass one record to the listeners if it is on a subscribed topic; its offset then counts as read, unless
         nobody is subscribed any more: it is for the next process of the group."""
-        event = self._make_received(value, headers, Hold(self._unstored, partition, offset))
+        try:
+            event = self._make_received(value, headers, Hold(self._unstored, partition, offset))
+        except Exception as error:  # one record on which this program fails: those after it are read
+            _log.exception("record %d of partition %d of %s was not read", offset, partition, self._envelopes_topic)
+            why = f"a fault of this program ({type(error).__name__})"
+            self._report_gone(RecordsGone(self._envelopes_topic, partition, offset, offset + 1, why))
+            event = None
 
         def deliver() -> None:
             if event is not None:

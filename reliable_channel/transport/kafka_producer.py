@@ -29,7 +29,7 @@ from reliable_channel.transport.base import FailureReason, SendBufferFull
 from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS, open_client
 from reliable_channel.transport.kafka_records import OutRecord
-from reliable_channel.transport.threads import join
+from reliable_channel.transport.threads import RoundFaults, join
 
 BUFFER_BYTES = 32 * 1024 * 1024
 """Bytes of records that Kafka has not acknowledged; a further one waits for room."""
@@ -180,12 +180,13 @@ class EnvelopeProducer:
             return is_new
 
     def _renew(self) -> None:
-        failed, backoff = self._producer, Backoff(0.1, 10.0)
+        failed, backoff, faults = self._producer, Backoff(0.1, 10.0), RoundFaults("Kafka's producer is not renewed")
         while self._producer is failed and not self._closed.is_set():
             try:
                 self._producer = open_producer(self._options)
                 self._made_at = time.monotonic()
-            except KafkaError:  # Kafka does not answer
+            except Exception as error:  # Kafka does not answer, or no thread can be made
+                faults.note(error)
                 self._closed.wait(backoff.next_wait())
         for topic in self._topics:
             with suppress(KafkaError):

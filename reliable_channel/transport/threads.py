@@ -1,15 +1,22 @@
-"""Waits for the end of a thread, or of what a thread does, without waiting for itself; and keeps a forked process
-(``os.fork``, ``multiprocessing``, servers with workers) from using what its parent has opened: there its threads do not
-run, and SQLite forbids the use of a connection."""
+"""Waits for the end of a thread, or of what a thread does, without waiting for itself; reports the faults of threads in
+the background, which go on after them; and keeps a forked process (``os.fork``, ``multiprocessing``, servers with
+workers) from using what its parent has opened: there its threads do not run, and SQLite forbids the use of a
+connection."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from reliable_channel.core.errors import LocalError
+from reliable_channel.core.errors import EnvironmentFault, LocalError
+
+_log = logging.getLogger(__name__)
+
+FAULT_WAIT_S = 1.0
+"""How long a thread in the background waits after a fault before it tries again."""
 
 TURN_TIMEOUT_S = 60.0
 """How long :meth:`TurnLock.take` waits for a thread that does not end its turn."""
@@ -70,6 +77,30 @@ class TurnLock:
                 with _changed:
                     self._holder = None
                     _changed.notify_all()
+
+
+class RoundFaults:
+    """The faults of a thread in the background. The rule for all of them: no error ends the thread, because a dead one
+    does nothing more and nobody learns of it. It is logged, once while it lasts, and with its traceback if nobody
+    foresaw it; then the thread tries again. Where its work has a health, the health names it.
+
+    ``what`` says in the log what is not done."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._last: type[BaseException] | None = None
+
+    def note(self, error: BaseException) -> str:
+        """Log the error of a round, inside its ``except``; returns it as a text for a health."""
+        is_foreseen = isinstance(error, EnvironmentFault | OSError)
+        if type(error) is not self._last:
+            _log.error("%s: %s", self._what, error, exc_info=not is_foreseen)
+        self._last = type(error)
+        return str(error) if is_foreseen else f"{self._what}: {type(error).__name__}; the log has more"
+
+    def clear(self) -> None:
+        """Note a round without a fault."""
+        self._last = None
 
 
 class ForkedError(LocalError):

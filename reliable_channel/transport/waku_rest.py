@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Admitted
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.backoff import Backoff
@@ -32,7 +31,7 @@ from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StoreQuerying
-from reliable_channel.transport.threads import TurnLock, join
+from reliable_channel.transport.threads import FAULT_WAIT_S, RoundFaults, TurnLock, join
 from reliable_channel.transport.waku_api import Published, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln, node_health
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
@@ -157,6 +156,7 @@ class WakuRestNode(NodeBase):
 
     def _send_loop(self, stopping: threading.Event) -> None:
         backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)
+        faults = RoundFaults("nothing is sent, because the count of the rate limit cannot be stored")
         while not stopping.is_set():
             one = None
             try:
@@ -169,13 +169,14 @@ class WakuRestNode(NodeBase):
                     events = self._limit.submit(one, one.traffic, now_ms(self._clock))
             except queue.Empty:
                 continue
-            except (EnvironmentFault, OSError) as fault:
-                _log.error("nothing is sent, because the count of the rate limit cannot be stored: %s", fault)
+            except Exception as error:
+                faults.note(error)
                 if one is not None:
                     detail = "the count of the rate limit cannot be kept"
                     self._emit(self._report_failed(one.request_id, FailureReason.UNREACHABLE, detail))
                 stopping.wait(backoff.next_wait())
                 continue
+            faults.clear()
             for event in events:
                 if not isinstance(event, Admitted):
                     self._report_limit(event)
@@ -214,8 +215,20 @@ class WakuRestNode(NodeBase):
             return self._api.lightpush(topic, message)
         except NodeUnreachable as error:
             return Published(FailureReason.UNREACHABLE, error.cause, retry_after_s=error.retry_after_s)
+        except Exception as error:  # what is sent has an end, whatever the node answered
+            _log.exception("an envelope was not sent by %s", self._api.name)
+            return Published(FailureReason.UNREACHABLE, f"a fault of this program ({type(error).__name__})")
 
     def _read_loop(self, stopping: threading.Event) -> None:
+        faults = RoundFaults("nothing is received")
+        while not stopping.is_set():
+            try:
+                self._read_until(stopping, faults)
+            except Exception as error:
+                self._set_health(Health(HealthState.UNHEALTHY, faults.note(error)))
+                stopping.wait(FAULT_WAIT_S)
+
+    def _read_until(self, stopping: threading.Event, faults: RoundFaults) -> None:
         receiver = WakuReceiver(self._api, self._mode, self._clock, self._pace.cache)
         backoff = Backoff(self._pace.min_backoff_s, min(self._pace.max_backoff_s, self._pace.rejoin_s))
         health_wait = 0.0
@@ -247,6 +260,7 @@ class WakuRestNode(NodeBase):
                 self._tried_topics |= {pubsub_topic for pubsub_topic, _ in wanted}
                 self._tried.notify_all()
             self._deliver(batch)
+            faults.clear()
             health_wait -= max(wait, 0.05)  # also after a read without a wait: a busy node's health is asked for, too
             # A new subscription ends the wait, unless the node asked for it.
             if wait and (stopping if retry_after_s else self._wake).wait(wait):

@@ -29,6 +29,7 @@ from reliable_channel.transport.store.source import MemorySource, Position, read
 from tests.support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
 from tests.support.examples import examples
 from tests.support.waiting import WAIT_S, until
+from tests.unit.channel.channel_world import fail_with
 
 
 def everything(source: DeltaSource) -> list[WakuMessage]:
@@ -294,6 +295,22 @@ def test_following_takes_up_new_files_by_itself(table: Path, source: DeltaSource
     append(table, some(2, 2))
     until(lambda: len(source.select(StoreQuery(), None, 10)) == 4)
     source.close()
+
+
+def test_no_error_ends_the_following_of_the_table_and_no_query_is_answered_meanwhile(
+    table: Path, source: DeltaSource, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store answered from what it had read before, for ever."""
+    append(table, some(2))
+    monkeypatch.setattr(source, "_index_files", fail_with(RuntimeError("unforeseen")))
+    source.follow(0.01)
+    until(lambda: source.fault() == "the envelopes table cannot be read")
+    until(lambda: caplog.records)
+    monkeypatch.undo()
+    until(lambda: source.fault() is None)
+    assert len(source.select(StoreQuery(), None, 10)) == 2
+    source.close()
+    assert [record.getMessage() for record in caplog.records] == ["the archive is not followed: unforeseen"]
 
 
 def test_a_query_that_meets_the_end_leaves_no_index_open(

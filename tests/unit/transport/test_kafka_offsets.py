@@ -162,11 +162,11 @@ class Refusing:
     """A producer of kafka-python that has failed for good once its first record has."""
 
     made: ClassVar[list[Refusing]] = []
-    kafka_answers = True
+    fault: ClassVar[Exception | None] = None
 
     def __init__(self, **_: object) -> None:
-        if not Refusing.kafka_answers:
-            raise KafkaTimeoutError
+        if Refusing.fault is not None:
+            raise Refusing.fault
         self.made.append(self)
         self.closed = False
         self.sent: list[Future] = []
@@ -184,8 +184,12 @@ class Refusing:
         self.closed = True
 
 
-def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", [KafkaTimeoutError(), RuntimeError("can't start new thread")])
+def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
     monkeypatch.setattr(kafka_producer, "KafkaProducer", Refusing)
+    monkeypatch.setattr(Refusing, "made", [])
     producer, told = EnvelopeProducer({}), list[FailureReason | None]()
     record = OutRecord("topic", b"key", b"value")
 
@@ -195,13 +199,13 @@ def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(monkeypatch: py
     send()
     send()
     (first,) = Refusing.made
-    monkeypatch.setattr(Refusing, "kafka_answers", False)
+    monkeypatch.setattr(Refusing, "fault", fault)
     for waiting in first.sent:  # kafka-python ends what waits with the error of the first
         waiting.failure(MessageSizeTooLargeError("topic"))
     assert told == [FailureReason.TOO_LARGE, FailureReason.UNREACHABLE]
     with pytest.raises(SendBufferFull):
         send()
-    monkeypatch.setattr(Refusing, "kafka_answers", True)
+    monkeypatch.setattr(Refusing, "fault", None)
     until(lambda: len(Refusing.made) == 2 and first.closed)
     until(lambda: producer._renewing is None)
     send()
@@ -258,10 +262,10 @@ def test_a_send_that_may_not_wait_is_refused_only_for_rights_that_were_missing_a
     send()
     assert [len(each.sent) for each in Refusing.made] == [1], "it fails with what Kafka has just said"
     monkeypatch.setattr(kafka_producer, "OLD_S", 0.0)
-    monkeypatch.setattr(Refusing, "kafka_answers", False)
+    monkeypatch.setattr(Refusing, "fault", KafkaTimeoutError())
     with pytest.raises(SendBufferFull):
         send()
-    monkeypatch.setattr(Refusing, "kafka_answers", True)
+    monkeypatch.setattr(Refusing, "fault", None)
     until(lambda: producer._renewing is None)
     send()
     assert [len(each.sent) for each in Refusing.made] == [1, 1]

@@ -11,6 +11,7 @@ import pytest
 
 from reliable_channel.core.errors import LocalError, MessageTooLarge
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport import waku_rest
 from reliable_channel.transport.base import (
     FailureReason,
     HealthChanged,
@@ -35,6 +36,7 @@ from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, Wak
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 from tests.support.waiting import WAIT_S, until
+from tests.unit.channel.channel_world import fail_with
 
 TOPIC = "/app/1/golden/proto"
 OTHER = "/app/1/other/proto"
@@ -542,3 +544,24 @@ def test_two_nodes_of_one_network_talk() -> None:
         alice.node.send(WakuMessage(b"to bob", TOPIC))
         bob.node.send(WakuMessage(b"to alice", TOPIC))
         until(lambda: b"to bob" in bob.payloads() and b"to alice" in alice.payloads())
+
+
+def test_an_answer_on_which_the_program_fails_ends_neither_reading_nor_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread was gone: the node stayed healthy and received nothing, or a send had no end."""
+    monkeypatch.setattr(waku_rest, "FAULT_WAIT_S", 0.01)
+    with FakeWakuNode("nwaku") as fake, Participant(fake, Mode.RELAY) as participant:
+        participant.until_reading(fake)
+        api = participant.node._api
+        for name in ("relay_read", "relay_publish"):
+            monkeypatch.setattr(api, name, fail_with(KeyError(name)))
+        until(lambda: "nothing is received: KeyError" in participant.node.health().detail)
+        request = participant.node.send(WakuMessage(b"first", TOPIC))
+        until(lambda: participant.of(SendFailed))
+        (failed,) = participant.of(SendFailed)
+        assert (failed.request_id, failed.reason) == (request, FailureReason.UNREACHABLE)
+        monkeypatch.undo()
+        participant.node.send(WakuMessage(b"second", TOPIC))
+        until(lambda: participant.of(Sent))
+        participant.until_reading(fake)
+        fake.network.publish(PUBSUB_TOPIC, WakuMessage(b"third", TOPIC, timestamp=1))
+        until(lambda: b"third" in participant.payloads())
