@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, TopicPartition
 from reliable_channel.config import Settings
 from reliable_channel.evidence.intake import Collected, EvidenceRecord, name_source, read_position, write
 from reliable_channel.transport.kafka_clients import open_client
-from reliable_channel.transport.kafka_consumer import describe_topic, poll_records
+from reliable_channel.transport.kafka_consumer import describe_topic, poll_records, query_offsets
 from reliable_channel.transport.kafka_producer import translate_errors
 
 BATCH_RECORDS = 5_000
@@ -51,7 +51,8 @@ def _read(settings: Settings, consumer: KafkaConsumer, topic: str, topic_id: str
     if not topic_partitions:
         return Collected()
     consumer.assign(topic_partitions)
-    first, end = consumer.beginning_offsets(topic_partitions), consumer.end_offsets(topic_partitions)
+    first = query_offsets(consumer.beginning_offsets, topic_partitions)
+    end = query_offsets(consumer.end_offsets, topic_partitions)
     source = name_source(settings.paths, topic, topic_id, {each.partition: end[each] for each in topic_partitions})
     for each in topic_partitions:
         consumer.seek(each, max(first[each], read_position(settings.paths, source, each.partition)))

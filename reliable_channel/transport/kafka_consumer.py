@@ -386,14 +386,14 @@ class OffsetReader:
 
     def _find_begins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The earliest offsets that are kept, in order of the partitions. Raises ``KafkaError``."""
-        return _query_offsets(self._consumer.beginning_offsets, partitions)
+        return query_offsets(self._consumer.beginning_offsets, partitions)
 
     def _find_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offsets after the newest records, in order of the partitions. Raises ``KafkaError``."""
-        return _query_offsets(self._consumer.end_offsets, partitions)
+        return query_offsets(self._consumer.end_offsets, partitions)
 
 
-def _query_offsets(
+def query_offsets(
     ask: Callable[[list[TopicPartition]], dict[TopicPartition, int]], partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """The offsets that the brokers answer with. Raises ``KafkaError``, also for partitions of a topic that was deleted:

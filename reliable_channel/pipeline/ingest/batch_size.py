@@ -63,12 +63,12 @@ def sample_sizes(consumer: Any, topic: str) -> list[int]:
     """The value sizes (bytes) of the newest records of every partition that arrive within :data:`SAMPLING_SECONDS`."""
     from kafka import TopicPartition
 
-    from reliable_channel.transport.kafka_consumer import poll_records
+    from reliable_channel.transport.kafka_consumer import poll_records, query_offsets
 
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     if not partitions:
         return []
-    ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
+    ends, begins = (query_offsets(ask, partitions) for ask in (consumer.end_offsets, consumer.beginning_offsets))
     wanted = {each: min(ends[each] - begins[each], SAMPLED_RECORDS) for each in partitions}
     consumer.assign(partitions)
     for each in partitions:

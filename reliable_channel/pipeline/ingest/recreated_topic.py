@@ -61,11 +61,13 @@ def find_unread(settings: Settings) -> frozenset[TopicPartition]:
 def _compare_ends(consumer: Any, settings: Settings) -> None:
     from kafka import TopicPartition
 
+    from reliable_channel.transport.kafka_consumer import query_offsets
+
     checkpoint, topic = read_checkpoint(settings.paths, "ingest"), settings.kafka.topics.envelopes
     read = {} if checkpoint is None else checkpoint.offsets.kafka.get(topic, {})
     there = consumer.partitions_for_topic(topic) or ()
     partitions = [TopicPartition(topic, number) for number in sorted(there) if number in read]
-    ends = consumer.end_offsets(partitions) if partitions else {}
+    ends = query_offsets(consumer.end_offsets, partitions)
     refuse_shorter_topic(topic, read, {each.partition: end for each, end in ends.items()})
 
 

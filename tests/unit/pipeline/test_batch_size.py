@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
+from kafka.errors import KafkaError
 
 from reliable_channel.pipeline.ingest.batch_size import SAMPLED_RECORDS, count_records_within, sample_sizes
 
@@ -86,3 +88,16 @@ class Undecodable(Log):
 
 def test_a_record_that_only_spark_can_decode_is_left_out() -> None:
     assert len(sample_sizes(Undecodable(), "there")) == 180
+
+
+class BeingCreated(Log):
+    """The brokers know the partitions, and not yet where they begin."""
+
+    def beginning_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        raise KeyError(partitions[0])
+
+
+def test_a_topic_that_is_being_created_is_an_error_of_kafka() -> None:
+    """It was a fault of the program, which ended the start of ingest."""
+    with pytest.raises(KafkaError):
+        sample_sizes(BeingCreated(), "there")
