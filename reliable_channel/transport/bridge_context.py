@@ -21,6 +21,9 @@ DROPPED_MS = 60_000
 MARGIN_MS = 30_000
 """Stores are asked for a gap that is wider by this at both ends. That of dropped envelopes begins so much earlier,
 because they were sent before they came."""
+UNKNOWN_MS = 86_400_000
+"""How far back (ms) a gap begins if the clock was set, so that nobody knows since when it lasts: as far as participants
+ask stores (``query_window_ms``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class BridgeContext:
 
     def write(self, records: Sequence[OutRecord], sent_within: BridgeGap | None = None) -> None:
         """Write records to Kafka. Envelopes that are too large for their topic leave a gap that nothing can fill: as
-        long as the one that they were ``sent_within``, or until now. Raises ``Interrupted``."""
+        long as the time that they were ``sent_within``, or until now. Raises ``Interrupted``."""
         dropped = self.writer.write(records)
         if any(one.topic == self.topics.envelopes for one in dropped):
             now = self.now_ms()

@@ -8,7 +8,7 @@ import threading
 
 from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import Source
-from reliable_channel.transport.bridge_context import BridgeContext
+from reliable_channel.transport.bridge_context import UNKNOWN_MS, BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.clock import has_passed
 from reliable_channel.transport.kafka_records import OutRecord, envelope_record
@@ -26,9 +26,8 @@ SAVE_INTERVAL_MS = 1_000
 SLEPT_MS = 60_000
 """A longer time (ms) from the end of one read to that of the next, the wait between them apart, was a sleep of the
 machine."""
-UNKNOWN_MS = 86_400_000
-"""How far back (ms) a gap begins if the clock was set back, so that nobody knows since when it lasts: as far as
-participants ask stores (``query_window_ms``)."""
+UNSET_CLOCK_MS = 1_577_836_800_000
+"""2020: what is earlier was read from a clock that was not set yet, as that of a small machine after its start."""
 
 
 class Inbound:
@@ -130,7 +129,7 @@ class Inbound:
             cause = "bridge_suspended" if has_slept else batch.maybe_lost
         begin = self._bridge.state.acknowledged_ms
         if cause and begin is not None:
-            if begin > started_ms:  # the clock was set back
+            if not UNSET_CLOCK_MS <= begin <= started_ms:  # the clock was set meanwhile
                 begin = started_ms - (UNKNOWN_MS if self._restarted or self._backoff.faults else 0)
             gap = self._bridge.state.open_gap(BridgeGap(begin, started_ms, cause))
             self._bridge.writer.write([self._bridge.gap_record(gap, "open")])

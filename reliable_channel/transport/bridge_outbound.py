@@ -18,7 +18,8 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import RETRIABLE, FailureReason, Source
-from reliable_channel.transport.bridge_context import BridgeContext
+from reliable_channel.transport.bridge_context import DROPPED_MS, MARGIN_MS, UNKNOWN_MS, BridgeContext
+from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.clock import Timestamps, has_passed
 from reliable_channel.transport.dispatch_limit import DispatchLimit
 from reliable_channel.transport.dispatch_results import MAX_REQUEST_ID, DispatchResult, DispatchStatus
@@ -97,7 +98,11 @@ class DispatchBatch:
 
     def write(self) -> None:
         """Write the output; the input records that are done are then safe."""
-        self._bridge.write([*self.records, *self._bridge.sightings(self.sent, Source.SENDER)])
+        now = self._bridge.now_ms()
+        # To its sender a message was sent when it came to Kafka, however long it waited for an epoch or a bridge.
+        since = max(now - UNKNOWN_MS, min([now, *(raw.at_ms for raw in self.done if raw.at_ms > 0)]))
+        waited = BridgeGap(since - since % DROPPED_MS - MARGIN_MS, now, "too_large")
+        self._bridge.write([*self.records, *self._bridge.sightings(self.sent, Source.SENDER)], waited)
         self._bridge.recent.add([envelope_hash for envelope_hash, _ in self.sent])
         self.safe += self.done
         for part in (self.records, self.sent, self.done):

@@ -52,13 +52,14 @@ _CREATED_ANEW, _DELETED = "the topic was created anew", "retention has deleted t
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """One record; ``partition`` and ``offset`` are its place in the topic."""
+    """One record; ``partition`` and ``offset`` are its place in the topic, ``at_ms`` is its time there (Unix ms)."""
 
     partition: int
     offset: int
     key: bytes | None
     value: bytes | None
     headers: Headers
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ class OffsetReader:
             self._continue_in_other_log(error.divergent_offsets)
             return []
         return [
-            RawRecord(r.partition, r.offset, r.key, r.value, tuple(r.headers or ()))
+            RawRecord(r.partition, r.offset, r.key, r.value, tuple(r.headers or ()), r.timestamp or 0)
             for records in batches.values()
             for r in records
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.verdict.gaps import read_open_gaps
 from reliable_channel.transport.base import Source
+from reliable_channel.transport.bridge_context import UNKNOWN_MS
 from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_inbound import Inbound
 from reliable_channel.transport.bridge_outbound import Outbound
@@ -81,6 +83,22 @@ def test_the_gap_of_a_bridge_whose_clock_was_set_back_while_it_was_away_is_fille
     assert [gap.cause for gap in bridge.state.gaps] == ["bridge_restart"]
     ask_own_and(bridge, at(bridge.context.now_ms() - 600_000, b"missed"))
     assert bridge.written.payloads() == [b"missed"]
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_gap_does_not_begin_with_a_clock_that_was_not_set_yet(parts: Callable[..., Parts], restarts: bool) -> None:
+    """It lasted since 1970, and every page of every store was asked for."""
+    bridge = parts("nwaku")
+    set_ms = bridge.context.now_ms()
+    bridge.clock.advance(60_000 - set_ms)
+    bridge.inbound.step()
+    bridge.clock.advance(set_ms)
+    inbound = (
+        Inbound(WakuReceiver(bridge.api, Mode.RELAY, bridge.clock), bridge.context) if restarts else bridge.inbound
+    )
+    inbound.step()
+    (gap,) = bridge.state.gaps
+    assert gap.to_ms - gap.from_ms == (UNKNOWN_MS if restarts else 0)
 
 
 def ask_own_and(bridge: Parts, message: WakuMessage) -> None:
@@ -250,7 +268,7 @@ def fill(bridge: Parts, cause: str, *stores: StoreNode) -> tuple[str, dict[str, 
     return last["status"], last["stores"]
 
 
-@pytest.mark.parametrize("way", ["received", "dispatched", "of a store"])
+@pytest.mark.parametrize("way", ["received", "dispatched", "dispatched late", "of a store"])
 def test_an_envelope_that_does_not_fit_into_its_topic_is_a_gap_of_its_time(
     parts: Callable[..., Parts], way: str
 ) -> None:
@@ -262,9 +280,12 @@ def test_an_envelope_that_does_not_fit_into_its_topic_is_a_gap_of_its_time(
     if way == "received":
         bridge.publish(bytes(20_000), b"fits")
         bridge.inbound.step()
-    elif way == "dispatched":
+    elif way.startswith("dispatched"):
+        if way == "dispatched late":  # after a rate limit's epoch, or without a bridge
+            bridge.clock.advance(1_800_000)
         dispatcher = Outbound(bridge.api.relay_publish, bridge.context)
-        dispatcher.dispatch([outgoing_request(bytes(20_000)), outgoing_request(b"fits")], threading.Event())
+        outgoing = [replace(outgoing_request(payload), at_ms=sent_ms) for payload in (bytes(20_000), b"fits")]
+        dispatcher.dispatch(outgoing, threading.Event())
         assert [one.status for one in results(bridge)] == ["accepted"] * 2
     else:
         bridge.fake.restart()
