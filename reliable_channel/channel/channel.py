@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, NewType, Self, TypeVar, overload
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from reliable_channel.channel.cycle import ChannelCycle
 from reliable_channel.channel.errors import ChannelClosedError, ChannelNotStartedError
@@ -101,6 +101,8 @@ class ReliableChannel:
         self._worker: threading.Thread | None = None
         self._last_worker: threading.Thread | None = None
         """Also after ``stop`` has let go of it: a callback that it still runs may call ``close``."""
+        self._at_exit: finalize[..., ReliableChannel] | None = None
+        """Called when the process ends, while the channel is started."""
         self._started = False
         self._owner = OwnerProcess()
         self._closed = False
@@ -348,13 +350,17 @@ class ReliableChannel:
         self._started = True
         try:
             self._guard(self._cycle.open)
+            if self._threaded:
+                self._start_worker()
         except BaseException:
             self._stop()
             raise
-        if self._threaded:
-            self._worker = threading.Thread(target=self._run, name=f"reliable-channel-{self.channel_id}", daemon=True)
-            self._last_worker = self._worker
-            self._worker.start()
+
+    def _start_worker(self) -> None:
+        self._worker = threading.Thread(target=self._run, name=f"reliable-channel-{self.channel_id}", daemon=True)
+        self._last_worker = self._worker
+        self._worker.start()
+        self._at_exit = finalize(self, _warn_of_unsent, self._cycle, self._owner)
 
     def stop(self) -> None:
         """Acknowledge received messages, then end timers and subscription.
@@ -374,6 +380,8 @@ class ReliableChannel:
         finally:  # Ctrl-C ends the wait for the node, and leaves no thread behind
             with self._state:
                 self._started = False
+                if self._at_exit is not None:
+                    self._at_exit.detach()
                 self._unsubscribe()
                 worker, self._worker = self._worker, None
                 self._cycle.work.set()
@@ -509,3 +517,18 @@ class ReliableChannel:
         except BaseException as error:  # as in the worker; the caller's own mistakes have left above
             self._fail(error)
             raise
+
+
+def _warn_of_unsent(cycle: ChannelCycle, owner: OwnerProcess) -> None:
+    """Log that the process ends with sends that have not left, because nobody closed their channel."""
+    if not owner.is_current:
+        return
+    with cycle.lock:
+        unsent = sum(send.state is SendState.SENDING for send in cycle.machine.sends)
+    if unsent:
+        fate = "the next start sends them" if cycle.journal.keeps else "they are lost, as its state is in memory only"
+        _log.warning(
+            "channel %s was not closed when its process ended, and sends have not left (%d); %s."
+            " Wait for them (flush, wait), then close it.",
+            *(cycle.key.channel_id, unsent, fate),
+        )

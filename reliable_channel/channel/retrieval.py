@@ -184,8 +184,9 @@ class StoreRetrieval:
     def _wake(self) -> None:
         with self._lock:
             if self.threaded and not self.ended and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="reliable-channel-store", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="reliable-channel-store", daemon=True)
+                thread.start()  # may fail where a process has many; the next query then tries again
+                self._thread = thread
 
     def _run(self) -> None:
         while True:

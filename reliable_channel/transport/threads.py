@@ -30,10 +30,10 @@ _changed = threading.Condition()
 def join(thread: threading.Thread, timeout_s: float | None = None) -> bool:
     """Wait until a thread has ended, at most ``timeout_s``; returns ``False`` if it is late. Does nothing if the thread
     waits for this one, or is this one: a listener may stop what calls it, and callbacks may close each other's
-    channels."""
+    channels. Nor if it could not be started."""
     me = threading.current_thread()
     with _changed:
-        if _waits_for_me(thread):
+        if _waits_for_me(thread) or thread.ident is None:
             return True
         _joins[me] = thread
         _changed.notify_all()

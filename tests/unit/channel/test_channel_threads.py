@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -507,3 +508,40 @@ def test_a_close_that_ctrl_c_interrupts_leaves_nothing_behind(
     again.on_message_received(lambda event: heard.put(event.message))
     alice.send(b"hello")
     assert heard.get(timeout=WAIT_S) == b"hello"
+
+
+@pytest.mark.parametrize("database", ["", "the next start sends them"], ids=["memory", "sqlite"])
+def test_a_process_that_ends_before_its_sends_have_left_says_so(tmp_path: Path, database: str) -> None:
+    """A script whose last line sends ended without a word, and nothing was sent."""
+    kept = f"history_backend='sqlite', database={str(tmp_path / 'a.db')!r}" if database else ""
+    script = f"""
+from reliable_channel.channel import ReliableChannelConfig, create_reliable_channel
+from reliable_channel.transport.memory import MemoryNetwork
+
+node = MemoryNetwork().node("alice")
+node.start()
+closed = create_reliable_channel(node, "closed", "/app/1/x/proto", "alice")
+closed.send(b"x")
+closed.close()
+create_reliable_channel(node, "lobby", "/app/1/x/proto", "alice", config=ReliableChannelConfig({kept})).send(b"x")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    (line,) = ended.stderr.splitlines()
+    assert "channel lobby was not closed when its process ended, and sends have not left (1)" in line
+    assert (database or "they are lost") in line
+
+
+def test_a_channel_for_which_there_is_no_thread_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was open and did nothing, and its end was another error."""
+    node, start = MemoryNetwork().node("alice"), threading.Thread.start
+    node.start()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        create_reliable_channel(node, CHANNEL, TOPIC, "alice")
+    assert node.subscribed == frozenset()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    create_reliable_channel(node, CHANNEL, TOPIC, "alice").close()
