@@ -23,6 +23,29 @@ def connect(path: Path | str, *, timeout_s: float) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=timeout_s)
 
 
+FileIdentity = tuple[int, int] | None
+
+
+def identify_file(path: Path | str) -> FileIdentity:
+    """What distinguishes the file of a database from another one in its place: device and inode; ``None`` in memory.
+    Raises ``OSError``."""
+    if str(path) == IN_MEMORY:
+        return None
+    status = Path(path).stat()
+    return status.st_dev, status.st_ino
+
+
+def refuse_moved_file(path: Path | str, identity: FileIdentity) -> None:
+    """Raise ``sqlite3.OperationalError`` if the file that was opened is not in its place any more. With a write-ahead
+    log SQLite goes on writing to it, and nobody can open it again."""
+    try:
+        is_same = identify_file(path) == identity
+    except FileNotFoundError:
+        is_same = False
+    if not is_same:
+        raise sqlite3.OperationalError("its file was deleted, moved or replaced")
+
+
 def write_ahead(connection: sqlite3.Connection, synchronous: str = "NORMAL") -> None:
     """Use a write-ahead log. A committed transaction survives the end of the process at any point; with ``NORMAL`` a
     power cut may undo the latest ones, with ``FULL`` none."""

@@ -18,7 +18,15 @@ from reliable_channel.channel.errors import DamagedStore, SenderLocked
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.file_lock import FileLock
-from reliable_channel.transport.sqlite import IN_MEMORY, connect, execute_script, transaction, write_ahead
+from reliable_channel.transport.sqlite import (
+    IN_MEMORY,
+    connect,
+    execute_script,
+    identify_file,
+    refuse_moved_file,
+    transaction,
+    write_ahead,
+)
 from reliable_channel.transport.threads import OwnerProcess
 
 _log = logging.getLogger(__name__)
@@ -84,6 +92,7 @@ class SqlitePersistence:
         self._ids: dict[ChannelKey, int] = {}
         try:
             self._connection = connect(self.path, timeout_s=10.0)
+            self._file = identify_file(self.path)
             self._prepare(synchronous)
         except (OSError, sqlite3.Error) as error:
             raise EnvironmentFault(
@@ -123,6 +132,7 @@ class SqlitePersistence:
         with self._lock:
             try:
                 try:
+                    refuse_moved_file(self.path, self._file)
                     with transaction(self._connection):
                         yield self._connection
                 except BaseException:

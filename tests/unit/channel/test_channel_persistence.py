@@ -442,3 +442,21 @@ def test_a_forked_process_cannot_use_a_channel_and_holds_no_lock_of_it(tmp_path:
     os.close(end)
     assert os.waitpid(pid, 0)[1] == 0
     shared.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
+def test_a_channel_whose_database_is_deleted_does_not_say_that_it_has_stored_a_message(
+    tmp_path: Path, is_replaced: bool
+) -> None:
+    """SQLite went on writing to a file that nobody can open again."""
+    database = tmp_path / "alice.db"
+    alice = World().join("alice", quick(history_backend="sqlite", database=database)).channel
+    alice.send(b"stored")
+    for file in tmp_path.glob("alice.db*"):
+        file.unlink()
+    if is_replaced:
+        SqlitePersistence(database).close()
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault, match="its file was deleted, moved or replaced"):
+            alice.send(b"not stored")
+    alice.close()

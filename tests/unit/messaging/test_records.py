@@ -452,3 +452,13 @@ def test_a_forked_process_cannot_use_a_node_and_holds_no_lock_of_it(tmp_path: Pa
     world.make_node().close()  # the child is still there
     os.close(end)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_records_whose_database_is_deleted_are_not_stored(tmp_path: Path) -> None:
+    """SQLite went on writing to a file that nobody can open again."""
+    store = RecordStore(tmp_path / "node.db", 10, 60_000)
+    for file in tmp_path.glob("node.db*"):
+        file.unlink()
+    with pytest.raises(EnvironmentFault, match="its file was deleted, moved or replaced"), store.transaction():
+        pass
+    store.close()
