@@ -87,8 +87,9 @@ def summary(source: TableWindow) -> pd.DataFrame:
     return source.query(
         f"""SELECT query, count(*) AS micro_batches, sum(input_rows)::BIGINT AS rows, sum(took_ms) / 1000 AS busy_s,
                    sum(input_rows) / nullif(sum(took_ms) / 1000, 0) AS rows_per_s,
-                   quantile_cont(took_ms, 0.95) AS p95_ms, arg_max(coalesce(lag_offsets, lag_commits), time) AS lag,
-                   arg_max(coalesce(memory_bytes, 0) + coalesce(disk_bytes, 0), time) AS state_bytes
+                   quantile_cont(took_ms, 0.95) AS p95_ms,
+                   try_cast(arg_max(coalesce(lag_offsets, lag_commits), time) AS BIGINT) AS lag,
+                   try_cast(arg_max(coalesce(memory_bytes, 0) + coalesce(disk_bytes, 0), time) AS BIGINT) AS state_bytes
             FROM ({_WIDE}) GROUP BY query ORDER BY busy_s DESC, query"""  # noqa: S608
     )
 

@@ -94,6 +94,12 @@ def test_json_counts_what_the_tables_hold(as_json: dict[str, Any], told: Story) 
     assert as_json["window"] == {"from": None, "to": None, "channel": None, "content_topic": None}
 
 
+def test_json_counts_in_whole_numbers(as_json: dict[str, Any]) -> None:
+    """What is behind and the size of the state were ``4.0``."""
+    counts = [row[name] for row in as_json["pipeline"] for name in ("micro_batches", "rows", "lag", "state_bytes")]
+    assert {type(count) for count in counts} == {int}
+
+
 def test_json_has_every_documented_section_in_plain_types(as_json: dict[str, Any]) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "report.md").read_text(encoding="utf-8")
     assert set(SECTIONS) < set(as_json)
