@@ -21,7 +21,7 @@ from dataclasses import replace
 import pandas as pd
 
 from reliable_channel.analysis import figures
-from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.lake.gap_witnesses import count_lacking, read_last_rows
 from reliable_channel.lake.tables import LATEST_SEND_TIME
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
@@ -156,10 +156,19 @@ def _look_around(source: TableWindow) -> TableWindow:
 
 def vantages(source: TableWindow) -> pd.DataFrame:
     """What each bridge saw of the envelopes that any bridge knows of: by its own node, or because it dispatched them
-    (``seen``), not so (``not_seen``), and how many of those a store node had (``from_a_store``)."""
-    return source.query(
-        f"""WITH bridged AS (
-               SELECT message_hash, vantage, node, source, seen_at FROM sightings WHERE source IN {BRIDGE_SOURCES}
+    (``seen``), not so (``not_seen``), and how many of those a store node had (``from_a_store``).
+
+    An envelope is in the window in which it was first seen. Bridges see it a moment apart, and a store gives it later:
+    so sightings of an hour before and after the window count, too."""
+    in_window, values = Window(since=source.window.since, until=source.window.until).where("first_at")
+    around = source.beforehand().aftermath()
+    return around.query(
+        f"""WITH sighted AS (
+               SELECT message_hash, vantage, node, source, seen_at,
+                      {"min(seen_at) OVER (PARTITION BY message_hash)" if values else "seen_at"} AS first_at
+               FROM sightings WHERE source IN {BRIDGE_SOURCES}
+           ), bridged AS (
+               SELECT message_hash, vantage, node, source, seen_at FROM sighted WHERE {in_window}
            ), known AS (
                SELECT vantage, message_hash, bool_or(source <> 'store') AS own, bool_or(source = 'store') AS stored
                FROM bridged GROUP BY ALL
@@ -171,5 +180,6 @@ def vantages(source: TableWindow) -> pd.DataFrame:
                SELECT vantage, max(seen_at) AS newest,
                       string_agg(DISTINCT node, ', ' ORDER BY node) FILTER (source <> 'store') AS nodes
                FROM bridged GROUP BY vantage) USING (vantage)
-           GROUP BY vantage ORDER BY vantage"""  # noqa: S608 - text of our own only
+           GROUP BY vantage ORDER BY vantage""",  # noqa: S608 - text of our own only; values are bound
+        **values,
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from itertools import pairwise
 from pathlib import Path
 
 from reliable_channel.analysis.dashboard.message import places
 from reliable_channel.analysis.report import quarantine
 from reliable_channel.analysis.report.graph import Kind, graph
 from reliable_channel.analysis.report.investigate import find, timeline
-from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
@@ -68,6 +70,24 @@ def test_where_an_envelope_was_seen_and_where_not(tmp_path: Path) -> None:
     points = quarantine.vantages(source).set_index("vantage")
     counts = {name: (row.nodes, row.seen, row.not_seen, row.from_a_store) for name, row in points.iterrows()}
     assert counts == {"north": ("http://own", 2, 0, 0), "south": ("http://own", 1, 1, 1)}
+
+
+def test_an_envelope_that_bridges_saw_on_both_sides_of_an_edge_was_seen_by_both(tmp_path: Path) -> None:
+    """The later one had not seen it in the window that ended between them, nor the earlier one in the next window."""
+    paths = PathSettings(run_dir=str(tmp_path))
+    sightings = [
+        *(seen(b"1", "north", "relay", 59), seen(b"1", "south", "relay", 61)),
+        *(seen(b"2", "north", "relay", 70), seen(b"2", "south", "store", 130)),
+        *(seen(b"3", "north", "relay", 121), seen(b"3", "south", "relay", 121)),
+    ]
+    create_tables(paths, [tables.SIGHTINGS])
+    append_rows(paths, tables.SIGHTINGS, as_arrow(sightings, tables.SIGHTINGS))
+    edges = [dt.datetime.fromtimestamp(AT_US / 10**6 + seconds, dt.UTC) for seconds in (0, 60, 120)]
+    counts = []
+    for since, until in pairwise(edges):
+        points = quarantine.vantages(TableWindow(Path(paths.data_dir), Window(since, until)))
+        counts.append(points[["vantage", "seen", "not_seen", "from_a_store"]].to_numpy().tolist())
+    assert counts == [[["north", 1, 0, 0], ["south", 1, 0, 0]], [["north", 1, 0, 0], ["south", 0, 1, 1]]]
 
 
 def test_what_is_known_of_an_envelope_that_never_arrived(tmp_path: Path) -> None:
