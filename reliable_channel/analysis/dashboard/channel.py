@@ -74,7 +74,7 @@ def figures(lake: TableSnapshot, here: str, values: dict[str, Any]) -> dict[str,
     """The numbers at the top, as the list of channels has them, and the causes."""
     rows = lake.select(causes(f"{here} AND {SEEN}"), values)
     listed = lake.select(by_channel(CHANNEL_KEY, seen=f"{here} AND {SEEN}", came=f"{here} AND {CAME}"), values)
-    of_list = next(iter(listed), {"late": 0, "repaired": 0, "senders": 0, "last_seen": None})
+    of_list = next(iter(listed), {"messages": 0, "late": 0, "repaired": 0, "senders": 0, "last_seen": None})
     counted = [r for r in rows if r["cause"] != CLAIMED_BY_ONE]
     totals = {v: sum(r["messages"] for r in counted if r["verdict"] == v) for v in ("delivered", "missing", "unknown")}
     return {**of_list, **totals, "judged": totals["delivered"] + totals["missing"], "causes": rows}

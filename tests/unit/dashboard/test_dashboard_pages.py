@@ -27,6 +27,7 @@ from reliable_channel.analysis.report.dark import DARK
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.core.wire.malformed import Reason
+from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.read import rows_of
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
@@ -114,6 +115,17 @@ def test_a_channel_names_the_causes_of_what_was_not_delivered(client: TestClient
     for cause in set(causes):
         words = re.escape((cause or "no cause known").replace("_", " "))
         assert re.search(rf"{words}</span> <strong>{causes.count(cause)}</strong>", shown), cause
+
+
+def test_a_channel_without_verdicts_counts_what_was_delivered(sample_tables: Path, tmp_path: Path) -> None:
+    """The list of channels had it; the page said that 0 of 0 were delivered, and none was missing."""
+    place = tmp_path / "tables"
+    shutil.copytree(sample_tables, place)
+    delete_rows(DeltaTable(str(place / "delivery_status")), "channel_id = 'files'")
+    delivered = [one for one in rows_of(DeltaTable(str(place / "delivered_messages"))) if one["channel_id"] == "files"]
+    tiles = over(place).get(FILES + "&last=all").text.split('class="tiles"')[1].split("</dl>")[0]
+    assert f"<dt>Delivered</dt><dd>{len(delivered)}<small>without a verdict yet" in tiles
+    assert "<dt>Missing</dt>" not in tiles
 
 
 def test_the_matrix_says_who_acknowledged_whom(client: TestClient, sample_tables: Path) -> None:
