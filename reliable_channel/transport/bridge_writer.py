@@ -16,6 +16,7 @@ from reliable_channel.transport.kafka_records import OutRecord
 _log = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 60.0
+"""How long a batch waits for Kafka to acknowledge another record."""
 STOPPING_TIMEOUT_S = 10.0
 """The time that a batch still gets when the bridge stops; less than the bridge waits for its threads."""
 
@@ -55,17 +56,21 @@ class SafeWriter:
         return dropped
 
     def write_once(self, records: Sequence[OutRecord]) -> list[FailureReason | None]:
-        """Write records, and wait for Kafka at most :data:`FLUSH_TIMEOUT_S`. Returns why each was not acknowledged,
-        ``None`` for those that were. Behind one that is too large, others fail with it."""
+        """Write records, and wait while Kafka acknowledges one within :data:`FLUSH_TIMEOUT_S`. Returns why each was not
+        acknowledged, ``None`` for those that were. Behind one that is too large, others fail with it."""
         outcomes: list[FailureReason | None] = [FailureReason.UNREACHABLE] * len(records)
         left = len(records)
         settled = threading.Condition()
+        deadline, stop_by = time.monotonic() + FLUSH_TIMEOUT_S, 0.0
 
         def on_done(number: int, reason: FailureReason | None) -> None:
-            nonlocal left
+            nonlocal left, deadline
             with settled:
                 outcomes[number] = reason
                 left -= 1
+                # Not for the whole batch: where a quota slows Kafka down, what it has still to take would be written
+                # again behind itself, again and again.
+                deadline = time.monotonic() + FLUSH_TIMEOUT_S
                 settled.notify_all()
 
         for number, record in enumerate(records):
@@ -79,7 +84,6 @@ class SafeWriter:
                 with settled:
                     left -= len(records) - number
                 break
-        deadline, stop_by = time.monotonic() + FLUSH_TIMEOUT_S, 0.0
         with settled:
             while left > 0 and (now := time.monotonic()) < deadline:
                 if self._stopping.is_set():
