@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
@@ -136,13 +137,13 @@ class _TableFile:
 
     def discard(self) -> None:
         self._kept = []
-        if self._writer is None:
-            return
-        try:
-            self._writer.close()
+        # The file is not part of the table, and the original fault is the one to report. It may be there without a
+        # writer: on a full disk not even the first bytes can be written.
+        with suppress(OSError):
+            if self._writer is not None:
+                self._writer.close()
+        with suppress(OSError):
             self._filesystem.delete_file(self._path)
-        except OSError:  # the file is not part of the table, and the original fault is the one to report
-            return
 
 
 def compressible(column: pa.ChunkedArray) -> bool:

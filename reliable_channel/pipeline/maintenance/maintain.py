@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -106,7 +106,14 @@ def run(
         with hold_lease(settings.paths) if not dry_run else nullcontext(lambda: None) as still_alone:
             for plan in wanted:
                 still_alone()
-                done.append(_maintain_table(settings, plan, dry_run))
+                try:
+                    done.append(_maintain_table(settings, plan, dry_run))
+                except (OSError, DeltaError):
+                    # Nothing more is written. What can be removed goes all the same: on a full disk, that makes room.
+                    for left in wanted[len(done) :]:
+                        with suppress(OSError, DeltaError):
+                            _vacuum(settings.paths, left, dry_run)
+                    raise
                 say(str(done[-1]))
     return done
 
@@ -124,12 +131,8 @@ def _maintain_table(settings: Settings, plan: TablePlan, dry_run: bool) -> Maint
         table.create_checkpoint()
         if plan.held_by is None:  # a stream that has still to read needs the commits themselves
             table.cleanup_metadata()
-    table, gone = open_table(paths, plan.table), []
-    if _count_files_on_disk(paths.table(name)) > len(table.file_uris()):  # also removes files that no commit names
-        hours = math.ceil(plan.keep_files_ms / HOUR_MS)
-        # Not the table's own minimum, seven days: the plan knows what the jobs have still to read.
-        gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
-    return MaintenanceResult(name, deleted, files, after, len(gone), plan.keep_files_ms, plan.held_by)
+    gone = _vacuum(paths, plan, dry_run)
+    return MaintenanceResult(name, deleted, files, after, gone, plan.keep_files_ms, plan.held_by)
 
 
 @retry_on_conflict
@@ -173,6 +176,17 @@ def _optimize(paths: PathSettings, table: Table) -> None:
                 raise
             _log.info("%s is compacted without a z-order, which would need more memory than allowed", table.name)
     opened.optimize.compact(target_size=FILE_BYTES, writer_properties=row_groups)
+
+
+def _vacuum(paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
+    """Remove the files that no version and no stream needs any more, also those that no commit names; returns how
+    many."""
+    table = open_table(paths, plan.table)
+    if _count_files_on_disk(paths.table(plan.table.name)) <= len(table.file_uris()):
+        return 0
+    hours = math.ceil(plan.keep_files_ms / HOUR_MS)
+    # Not the table's own minimum, seven days: the plan knows what the jobs have still to read.
+    return len(table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True))
 
 
 def _count_files_on_disk(location: str) -> int:

@@ -89,11 +89,30 @@ def rebuild(
     beside = target or choose_staging(paths)
     version = _fit_to_rebuild(paths)
     if target is None:
-        for directory in (beside.data_dir, beside.checkpoint_dir):  # left by an unfinished rebuild
-            shutil.rmtree(directory, ignore_errors=True)
+        _remove(beside)  # what a rebuild left that was killed
     elif exists(beside, tables.ENVELOPES):
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
-    there = settings.model_copy(update={"paths": beside})
+    try:
+        count, older = _derive_tables(spark, settings, beside, version, say)
+    except BaseException:
+        if target is None:  # the next one starts anew, and on a full disk the jobs could not go on beside this one's
+            _remove(beside)
+        raise
+    return RebuildResult(count, older, swap(paths, beside) if target is None else None)
+
+
+def _remove(paths: PathSettings) -> None:
+    """Remove the tables and checkpoints under ``paths``."""
+    for directory in (paths.data_dir, paths.checkpoint_dir):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _derive_tables(
+    spark: SparkSession, settings: Settings, beside: PathSettings, version: int, say: Callable[[str], None]
+) -> tuple[int, int]:
+    """Write all tables and checkpoints anew under ``beside``, from ``version`` of ``envelopes``; returns how many
+    envelopes were read, and how many rows of ``delivered_messages`` are older than they."""
+    paths, there = settings.paths, settings.model_copy(update={"paths": beside})
     is_readable = find_tables(paths, say)
     create_tables(beside, {*INGEST.tables, *(table for table in CARRIED_OVER if is_readable.get(table))})
     rows = read_table(spark, paths, tables.ENVELOPES, version)
@@ -115,8 +134,7 @@ def rebuild(
     _copy_checkpoint(paths, beside, INGEST.name)
     if open_table(paths, tables.ENVELOPES).version() != version:
         raise EnvironmentFault("Ingest wrote while the tables were rebuilt.", "Stop the jobs, and rebuild again.")
-    older = _count_older_rows(spark, paths, snapshot) if is_readable.get(tables.DELIVERED_MESSAGES) else 0
-    return RebuildResult(count, older, swap(paths, beside) if target is None else None)
+    return count, _count_older_rows(spark, paths, snapshot) if is_readable.get(tables.DELIVERED_MESSAGES) else 0
 
 
 def find_tables(paths: PathSettings, say: Callable[[str], None]) -> dict[Table, bool]:
@@ -136,15 +154,16 @@ def find_tables(paths: PathSettings, say: Callable[[str], None]) -> dict[Table, 
 
 
 def choose_staging(paths: PathSettings) -> PathSettings:
-    """The paths for the new tables and checkpoints, beside the old ones. Raises ``LocalError`` if they are not local,
-    or the roots of file systems, which cannot be renamed."""
+    """The paths for the new tables and checkpoints, beside the old ones: where symbolic links lead, since the disk of a
+    link may be small. Raises ``LocalError`` if they are not local, or the roots of file systems, which cannot be
+    renamed."""
     for directory in (paths.data_dir, paths.checkpoint_dir):
-        if "://" in directory or os.path.ismount(directory):
+        if "://" in directory or os.path.ismount(os.path.realpath(directory)):
             raise LocalError(
                 f"{directory} cannot be replaced in one step.",
                 "Rebuild into new places with --data-dir and --checkpoint-dir, then set paths.* to them.",
             )
-    changed = {"data_dir": f"{paths.data_dir}.rebuild", "checkpoint_dir": f"{paths.checkpoint_dir}.rebuild"}
+    changed = {name: f"{os.path.realpath(getattr(paths, name))}.rebuild" for name in ("data_dir", "checkpoint_dir")}
     return PathSettings(**{**paths.model_dump(), **changed})
 
 
@@ -154,11 +173,12 @@ def swap(paths: PathSettings, new: PathSettings) -> str:
 
     Four renames. A crash between them leaves every directory complete under one of these names."""
     stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
-    for old, fresh in ((paths.data_dir, new.data_dir), (paths.checkpoint_dir, new.checkpoint_dir)):
+    old_tables, old_checkpoints = map(os.path.realpath, (paths.data_dir, paths.checkpoint_dir))
+    for old, fresh in ((old_tables, new.data_dir), (old_checkpoints, new.checkpoint_dir)):
         if Path(old).exists():
             Path(old).rename(f"{old}.before-{stamp}")
         Path(fresh).rename(old)
-    return f"{paths.data_dir}.before-{stamp}"
+    return f"{old_tables}.before-{stamp}"
 
 
 def _fit_to_rebuild(paths: PathSettings) -> int:

@@ -24,7 +24,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import DAY_MS, SDS_MESSAGES
+from reliable_channel.lake.tables import ACKS, DAY_MS, SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
 from reliable_channel.pipeline.maintenance import alone, maintain, maintain_plan
@@ -190,6 +190,31 @@ def test_a_run_on_a_full_disk_does_not_keep_the_next_run_of_its_process_out(
     maintained(settings)
     with hold_lease(settings.paths), pytest.raises(EnvironmentFault, match="Another maintenance run"):
         maintained(settings)
+
+
+def test_a_run_that_finds_the_disk_full_removes_what_can_be_removed_in_every_table(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended at the first table that it could not write anew, and left the disk as full as it was."""
+    monkeypatch.setattr(maintain_plan, "STREAM_READERS", {})
+    create_tables(settings.paths, (ACKS,))
+    orphans = []
+    for table in (SDS_MESSAGES, ACKS):
+        orphans.append(Path(settings.paths.table(table.name)) / "part-orphan.parquet")
+        orphans[-1].write_bytes(b"not committed")
+        os.utime(orphans[-1], (time.time() - 3 * 3600,) * 2)
+    append(settings, 0, RETENTION_MS + 1)
+    append(settings, 1, 0)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(maintain, "delete_rows", fail)
+        maintain.run(settings, now_ms=NOW_MS)
+    assert [orphan.exists() for orphan in orphans] == [False, False]
+    assert offsets(settings) == [0, 1]
+    assert maintained(settings).rows_deleted == 1
 
 
 def test_compaction_and_a_rewrite_of_the_same_files_double_no_row(settings: Settings) -> None:

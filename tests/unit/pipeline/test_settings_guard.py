@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -32,9 +34,11 @@ from reliable_channel.lake.tables import (
     CLOCK,
     ENVELOPES,
     SENDER_EVENTS,
+    Table,
 )
 from reliable_channel.pipeline.ack.stream import BUCKETS_PER_PARTITION, _count_buckets
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
+from reliable_channel.pipeline.maintenance import rebuild
 from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild, choose_staging, copy_transactions
 from reliable_channel.pipeline.runner.settings_guard import check
 from tests.support import error_page
@@ -186,6 +190,37 @@ def test_a_rebuild_of_the_root_of_a_file_system_is_refused_before_it_begins(
     monkeypatch.setattr(os.path, "ismount", lambda directory: directory == root)
     with pytest.raises(LocalError, match=r"cannot be replaced .*--data-dir and --checkpoint-dir"):
         choose_staging(settings.paths)
+
+
+def test_a_rebuild_replaces_the_directory_to_which_a_link_leads(settings: Settings, tmp_path: Path) -> None:
+    """It renamed the link, and the new tables were on another disk than the old ones."""
+    link, disk = Path(settings.paths.data_dir), tmp_path / "disk"
+    (disk / "tables" / "old").mkdir(parents=True)
+    link.symlink_to(disk / "tables")
+    staging = choose_staging(settings.paths)
+    (Path(staging.data_dir) / "new").mkdir(parents=True)
+    Path(staging.checkpoint_dir).mkdir()
+    old = Path(rebuild.swap(settings.paths, staging))
+    assert link.readlink() == disk / "tables"
+    assert [each.name for each in link.iterdir()] == ["new"]
+    assert (old.parent, [each.name for each in old.iterdir()]) == (disk, ["old"])
+
+
+def test_a_rebuild_that_fails_leaves_nothing_of_its_tables(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They filled the disk until the next rebuild, and the jobs could not go on beside them."""
+    create_tables(settings.paths, (ENVELOPES, CLOCK))
+    before = sorted(tmp_path.iterdir())
+
+    def fill_disk(paths: PathSettings, tables: Collection[Table]) -> None:
+        create_tables(paths, tables)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(rebuild, "create_tables", fill_disk)
+    with pytest.raises(OSError, match="No space left"):
+        rebuild.rebuild(cast(SparkSession, None), settings)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_table_that_a_new_version_adds_is_no_deleted_one(settings: Settings) -> None:

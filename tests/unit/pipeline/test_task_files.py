@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from reliable_channel.lake.files import Bounds, TaskFiles, columns_with_statisti
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import EPOCH, INDEXED_COLUMNS, QUARANTINE, SDS_MESSAGES, TABLES
 from reliable_channel.runtime.failures import explain_failure
+from tests.support.disk import files_up_to
 from tests.support.error_page import pattern_of
 
 ROWS = st.lists(
@@ -94,6 +96,18 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="in the middle"), TaskFiles(paths) as files:
         files.add(SDS_MESSAGES, segments([row]))
         raise RuntimeError("in the middle")
+    assert [*Path(paths.table("sds_messages")).iterdir()] == []
+
+
+@pytest.mark.parametrize("size", [0, 1_000], ids=["to the last byte", "soon"])
+def test_a_task_on_a_full_disk_leaves_no_file(size: int, tmp_path: Path) -> None:
+    """Where not even the first bytes fit, an empty file stayed, one more with every start of the job."""
+    paths = PathSettings(run_dir=str(tmp_path))
+    Path(paths.table("sds_messages")).mkdir(parents=True)
+    row = {"kafka_topic": "t", "kafka_partition": 1, "kafka_offset": 0, "content": os.urandom(10_000)}
+    with files_up_to(size), pytest.raises(OSError, match="File too large"), TaskFiles(paths) as files:
+        files.add(SDS_MESSAGES, segments([row]))
+        files.finish()
     assert [*Path(paths.table("sds_messages")).iterdir()] == []
 
 
