@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from reliable_channel.analysis.alerts.heartbeat import find_stopped
@@ -66,6 +69,30 @@ def test_a_table_of_another_version_is_refused_before_anything_is_written(
         assert isinstance(done.exception, ConfigurationError)
         assert "The table sender_events was made by another version" in done.exception.cause
         assert "rebuild" in done.exception.remedy
+
+
+def test_a_run_goes_on_where_nothing_can_be_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into a log on a full disk, or on a terminal that was closed. Evidence, refetch and verdicts ended for good at
+    their first line, and the chain went on without them."""
+
+    def print_nothing(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def serve(_spark: Any, _settings: Any, say: Callable[[str], None], *, terminal: bool) -> None:
+        rounds, recorded = Rounds(2, 0, [0.0]), list[tuple[str, bool]]()
+        work = partial(say, "evidence: 1 record")
+        run.repeat_until("evidence", work, 2, cast(threading.Event, rounds), say, lambda *row: recorded.append(row))
+        rounds_done.append((len(rounds.pauses), recorded, terminal))
+
+    rounds_done = list[tuple[int, list[tuple[str, bool]], bool]]()
+    monkeypatch.setattr(own_broker, "check_kafka", lambda *_, **__: None)
+    monkeypatch.setattr(spark, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr(run, "serve", serve)
+    monkeypatch.setattr(typer, "echo", print_nothing)
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
+    done = CliRunner().invoke(build("run"), ["run", "--continuous"])
+    assert done.exception is None
+    assert rounds_done == [(3, [("evidence", False)], False)]
 
 
 class Rounds:

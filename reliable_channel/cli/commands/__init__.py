@@ -9,7 +9,7 @@ A command takes ``context: typer.Context`` when it needs the configuration: ``re
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,9 +62,16 @@ def open_chain(settings: Settings, application: str = "reliable-channel") -> Ite
     from reliable_channel.runtime.spark import spark_session
 
     with hold_checkpoints(settings.paths, [query.name for query in CHAIN]):
-        typer.echo("Starting Spark …", err=True)
+        echo("Starting Spark …", err=True)
         with spark_session(settings, application) as spark:
             yield spark
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print what a program says that runs until it is stopped. Where nothing can be printed any more, as into a log on
+    a full disk, on a terminal that was closed or to a reader that has ended, the program goes on without."""
+    with suppress(OSError):
+        typer.echo(text, err=err, nl=nl)
 
 
 def files_of_package() -> list[Path]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import read_settings
+from reliable_channel.cli.commands import echo, read_settings
 
 if TYPE_CHECKING:
     from reliable_channel.transport.bridge import Bridge, BridgeStatus
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         try:
             running.start()
             if not as_json:
-                typer.echo(f"Bridge between {what} at {settings.kafka.servers}; Ctrl-C ends it.")
+                echo(f"Bridge between {what} at {settings.kafka.servers}; Ctrl-C ends it.")
             _follow(running, seconds, as_json)
         finally:
             running.stop()
@@ -69,7 +69,7 @@ def _follow(running: Bridge, seconds: float | None, as_json: bool) -> None:
         if time.monotonic() - begun > FIRST_WORD_S:
             break
     if now.fault and not as_json:
-        typer.echo(f"{now.fault} Trying again until it answers.")
+        echo(f"{now.fault} Trying again until it answers.")
     before = running.status()
     while (seconds is None or time.monotonic() - begun < seconds) and running.wait(0.2):
         if time.monotonic() - printed >= STATUS_INTERVAL_S:
@@ -83,4 +83,4 @@ def _print_status(status: BridgeStatus, as_json: bool) -> None:
     values = asdict(status)
     counts = [f"{name} {value}" for name, value in values.items() if type(value) is int and value]
     state = f"; not connected: {status.fault}" if status.fault else ""
-    typer.echo(json.dumps(values) if as_json else (", ".join(counts) or "nothing yet") + state)
+    echo(json.dumps(values) if as_json else (", ".join(counts) or "nothing yet") + state)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import open_chain, read_settings
+from reliable_channel.cli.commands import echo, open_chain, read_settings
 
 if TYPE_CHECKING:
     import threading
@@ -194,7 +194,7 @@ def keep_status(stop: threading.Event, metrics: PrometheusMetrics, terminal: boo
     a minute."""
     while not stop.wait(1 if terminal else STATUS_S):
         line = format_status(metrics, time.time())
-        typer.echo(
+        echo(
             # Two spaces before it, and one column free: a full line would wrap, and stay.
             f"\r\033[K  {line[: shutil.get_terminal_size().columns - 3]}" if terminal else f"  {line}",
             err=True,
@@ -295,7 +295,7 @@ def register(app: typer.Typer) -> None:
         terminal = continuous and sys.stderr.isatty()
 
         def say(what: str) -> None:
-            typer.echo(f"\r\033[K  {what}" if terminal else f"  {what}", err=True)
+            echo(f"\r\033[K  {what}" if terminal else f"  {what}", err=True)
 
         with open_chain(settings) as spark:
             if not continuous:
@@ -310,4 +310,4 @@ def register(app: typer.Typer) -> None:
                 typer.echo(summarize_tables(settings))
                 return
             serve(spark, settings, say, terminal=terminal)
-        typer.echo("Stopped.", err=True)
+        echo("Stopped.", err=True)
