@@ -182,6 +182,12 @@ def _refuse_another_time(paths: PathSettings, checkpoint: Checkpoint, table: Tab
         table == CLOCK and written is not None and written < committed
     ):
         fault = f"The table {table.name} is older than the checkpoint of {query}: rows between them would be missing."
+    elif table == CLOCK and written is not None and not opened.file_uris():  # maintenance leaves the newest rows
+        raise ConfigurationError(
+            f"All rows of the table {table.name}, after which the checkpoint of {query} continues, were deleted: event"
+            " times could go back.",
+            f"RESTORE its version before that, or {ELSEWHERE}",
+        )
     elif written is None and _belongs_to_others(checkpoint, table, opened):
         raise ConfigurationError(
             f"The checkpoint of {query} belongs to other tables: rows would be missing, or written again.",

@@ -109,6 +109,26 @@ def test_tables_that_were_restored_from_an_older_copy_are_refused_by_ingest(sett
     assert _fit_to_rebuild(settings.paths) == 1
 
 
+def test_a_clock_that_somebody_emptied_is_refused_until_its_rows_are_back(settings: Settings) -> None:
+    """Ingest would begin event times anew: in an idle topic they are ahead of the next record's."""
+    create_tables(settings.paths, INGEST.tables)
+    for batch_id in range(2):
+        append_batch(settings, CLOCK, batch_id)
+    write_checkpoint(settings, "ingest", [batch()] * 2, 2, operators=0)
+    check(settings, "ingest", SESSION, INGEST.tables)
+    open_table(settings.paths, CLOCK).delete()
+    for refused in (
+        lambda: check(settings, "ingest", SESSION, INGEST.tables),
+        lambda: _fit_to_rebuild(settings.paths),
+    ):
+        with pytest.raises(ConfigurationError, match=r"All rows of the table clock, .* RESTORE its version before"):
+            refused()
+    open_table(settings.paths, CLOCK).restore(2)
+    check(settings, "ingest", SESSION, INGEST.tables)
+    assert _fit_to_rebuild(settings.paths) == 0
+    append_batch(settings, CLOCK, 2)
+
+
 def test_ingest_records_a_micro_batch_without_records_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an aborted transaction, for instance. Else its tables would look older than the checkpoint."""
     create_tables(settings.paths, INGEST.tables)
