@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _process_as_before() -> Iterator[None]:
     """A command or job that runs inside a test changes its process as if that were its own: handlers of signals, the
     environment, the umask, and where the package's logs go. The next test finds all of it as it was."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     environment = dict(os.environ)
     umask = os.umask(0o077)
     os.umask(umask)

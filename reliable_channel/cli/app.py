@@ -31,6 +31,7 @@ EXIT_CODES = {
     2: "wrong usage or configuration",
     3: "what was asked for does not hold: a threshold is crossed, a broker does not run, nothing is kept of a channel",
     UNFORESEEN: "an error that nobody foresaw; `--debug` shows where",
+    129: "ended by SIGHUP, as when its terminal is closed, in order",
     130: "ended by Ctrl-C",
     143: "ended by SIGTERM, in order",
 }

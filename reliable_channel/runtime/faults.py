@@ -63,9 +63,10 @@ def print_fault(error: Exception, program: str, debug: bool | None = None) -> in
 def run_to_exit_code(work: Callable[[], object], program: str, debug: bool | None = None) -> int:
     """Call ``work``, and return the exit code: 0 done, 130 ended by Ctrl-C, otherwise that of :func:`print_fault`.
 
-    In the main thread SIGTERM raises ``SystemExit(143)``, so that ``finally`` blocks undo what was begun."""
+    In the main thread SIGTERM raises ``SystemExit(143)``, and SIGHUP ``SystemExit(129)``, so that ``finally`` blocks
+    undo what was begun."""
     try:
-        with handle_signals(_raise_on_terminate, [signal.SIGTERM]):
+        with handle_signals(_exit_by_signal, [signal.SIGTERM, signal.SIGHUP]):
             work()
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped.\n")
@@ -75,8 +76,8 @@ def run_to_exit_code(work: Callable[[], object], program: str, debug: bool | Non
     return 0
 
 
-def _raise_on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(143)
+def _exit_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 class Unforeseen(ReliableChannelError):

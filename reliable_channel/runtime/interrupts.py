@@ -1,4 +1,4 @@
-"""Defers Ctrl-C and SIGTERM while Spark works, until the caller checks for them between two calls into the JVM.
+"""Defers Ctrl-C, SIGTERM and SIGHUP while Spark works, until the caller checks for them between two calls into the JVM.
 
 PySpark's SIGINT handler calls the JVM inside the current call, which breaks the connection; Python's own handler raises
 there. Here a signal is only recorded.
@@ -23,12 +23,14 @@ RaiseIfInterrupted = Callable[[], None]
 Result = TypeVar("Result")
 
 _INTERRUPT_EVERY_S = 0.05
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a command or a job: Ctrl-C, that of supervisors, and that of a terminal which is closed."""
 
 
 @contextmanager
 def end_at_once() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end this process inside the block, with exit code 130 or 143, without an exception or
-    clean-up: only for code that opens nothing. Does nothing outside the main thread."""
+    """Let signals (:data:`ENDING`) end this process inside the block, with exit code 130, 143 or 129, without an
+    exception or clean-up: only for code that opens nothing. Does nothing outside the main thread."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         if number == signal.SIGINT:
@@ -41,8 +43,8 @@ def end_at_once() -> Iterator[None]:
 
 
 def run_interruptibly(call: Callable[[], Result], interrupt: Callable[[], None]) -> Result:
-    """Return the result of ``call``, which runs in another thread if this is the main one. SIGINT and SIGTERM then
-    raise here, as soon as ``interrupt`` has ended the call. For libraries that lose what a signal's handler raises
+    """Return the result of ``call``, which runs in another thread if this is the main one. What signals raise is raised
+    here, as soon as ``interrupt`` has ended the call. For libraries that lose what a signal's handler raises
     inside them, or run for long without letting one run (DuckDB)."""
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -69,8 +71,9 @@ def run_interruptibly(call: Callable[[], Result], interrupt: Callable[[], None])
 
 @contextmanager
 def note_interrupts() -> Iterator[RaiseIfInterrupted]:
-    """Record SIGINT and SIGTERM inside the block. If one has arrived, the yielded function and the end of the block
-    raise ``KeyboardInterrupt`` or ``SystemExit(143)``. Does nothing outside the main thread."""
+    """Record signals (:data:`ENDING`) inside the block. If one has arrived, the yielded function and the end of the
+    block raise ``KeyboardInterrupt``, ``SystemExit(143)`` or ``SystemExit(129)``. Does nothing outside the main
+    thread."""
     noted: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -78,7 +81,7 @@ def note_interrupts() -> Iterator[RaiseIfInterrupted]:
 
     def raise_if_interrupted() -> None:
         if noted:
-            raise KeyboardInterrupt if noted[0] == signal.SIGINT else SystemExit(143)
+            raise KeyboardInterrupt if noted[0] == signal.SIGINT else SystemExit(128 + noted[0])
 
     with handle_signals(note):
         yield raise_if_interrupted
@@ -88,13 +91,15 @@ def note_interrupts() -> Iterator[RaiseIfInterrupted]:
 @contextmanager
 def handle_signals(
     handler: Callable[[int, FrameType | None], object],
-    numbers: Collection[int] = (signal.SIGINT, signal.SIGTERM),
+    numbers: Collection[int] = ENDING,
 ) -> Iterator[None]:
-    """Let ``handler`` handle these signals inside the block. Does nothing outside the main thread."""
+    """Let ``handler`` handle these signals inside the block; ``nohup`` still keeps SIGHUP away. Does nothing outside
+    the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
+    kept_away = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set[int]()
+    previous: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers if number not in kept_away}
     try:
         yield
     finally:

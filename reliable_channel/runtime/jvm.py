@@ -31,14 +31,14 @@ class _ToThisProcess:
 
 
 def forward_signals() -> None:
-    """Let the JVM of ``spark-submit``, whose child this process is, forward SIGTERM and SIGINT to it. Otherwise the JVM
-    ends at once, within a micro-batch."""
+    """Let the JVM of ``spark-submit``, whose child this process is, forward SIGTERM, SIGINT and SIGHUP to it. Otherwise
+    the JVM ends at once, within a micro-batch."""
     from pyspark import SparkContext
     from pyspark.java_gateway import ensure_callback_server_started
 
     ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
     signals = SparkContext._jvm.sun.misc.Signal  # type: ignore[union-attr]
-    for name in ("TERM", "INT"):
+    for name in ("TERM", "INT", "HUP"):
         signals.handle(signals(name), _ToThisProcess())
 
 

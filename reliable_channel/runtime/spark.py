@@ -69,8 +69,8 @@ instead of the source in Spark's zip file."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-ENDED_BY_SIGTERM = {128 + signal.SIGTERM, -signal.SIGTERM}
-"""Exit codes of a JVM that got the signal: it ends by itself, or before it can."""
+ENDED_BY = {code: number.name for number in (signal.SIGTERM, signal.SIGHUP) for code in (128 + number, -number)}
+"""Exit codes of a JVM that got a signal, and its name: the JVM ends by itself, or before it can."""
 
 SOCKET_PATH = 103
 """The longest path (bytes) of a Unix socket that every system accepts."""
@@ -303,9 +303,9 @@ def _explain(error: Exception) -> Exception:
     code = jvm_exit_code()
     if code is None:
         return as_fault(error) if of_spark else error
-    if code in ENDED_BY_SIGTERM:
+    if code in ENDED_BY:
         return EnvironmentFault(
-            "Spark's JVM was ended by SIGTERM.",
+            f"Spark's JVM was ended by {ENDED_BY[code]}.",
             "To stop a run, send the signal to Python alone, which lets the micro-batch end first (systemd:"
             " KillMode=mixed); nothing is lost.",
         )

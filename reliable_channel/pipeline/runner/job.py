@@ -21,7 +21,7 @@ from reliable_channel.runtime.spark import spark_session
 
 def main(query: Query, arguments: list[str] | None = None) -> int:
     """Run one query and return the exit code: 0 done, or with ``--continuous`` stopped by a signal, 1 a fault, 2 an
-    invalid setting, 130 ended by Ctrl-C. SIGTERM raises ``SystemExit(143)`` instead.
+    invalid setting, 130 ended by Ctrl-C. SIGTERM raises ``SystemExit(143)`` instead, SIGHUP ``SystemExit(129)``.
 
     ``--once`` processes the available rows and ends (cron, back-fill); ``--continuous`` runs until SIGTERM or Ctrl-C.
     """

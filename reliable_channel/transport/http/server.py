@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import threading
 import time
@@ -32,7 +33,7 @@ STOP_TIMEOUT_S = 5
 
 
 class HttpServer(Server):
-    """Uvicorn over ``app`` with every bound set. ``run()`` blocks until SIGTERM or SIGINT.
+    """Uvicorn over ``app`` with every bound set. ``run()`` blocks until SIGTERM, SIGINT or SIGHUP.
 
     ``limits`` bound connections and requests; ``refusal`` formats the answers that are sent without a handler;
     ``on_stop`` is called when the server begins to stop, before it waits for requests to end, so that long polls can
@@ -63,6 +64,21 @@ class HttpServer(Server):
         )
         self._on_stop = on_stop
         logging.getLogger("uvicorn.error").addFilter(is_about_server)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on the signals on which uvicorn stops, and when a terminal is closed (unless ``nohup`` keeps that
+        away)."""
+        with super().capture_signals():
+            before = signal.getsignal(signal.SIGHUP)
+            if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
+                yield
+                return
+            signal.signal(signal.SIGHUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGHUP, before)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: waiting calls answer first, then uvicorn waits for all that run."""

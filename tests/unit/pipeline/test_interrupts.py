@@ -18,7 +18,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.pipeline.runner import job as job_module
 from reliable_channel.pipeline.runner.job import main as job
 from reliable_channel.pipeline.runner.queries import ACK, INGEST, Query
-from reliable_channel.runtime.interrupts import RaiseIfInterrupted, note_interrupts, run_interruptibly
+from reliable_channel.runtime.interrupts import ENDING, RaiseIfInterrupted, note_interrupts, run_interruptibly
 from reliable_channel.runtime.job import run_job
 from tests.support.waiting import WAIT_S
 
@@ -39,7 +39,9 @@ def end_by_signal(script: str, word: str, number: int, place: Path) -> tuple[int
 
 
 @pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["SIGINT", "SIGTERM"]
+    ("number", "raised"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
 def test_a_signal_is_raised_when_asked_for(number: int, raised: type[BaseException]) -> None:
     before = signal.getsignal(number)
@@ -80,10 +82,10 @@ def test_outside_the_main_thread_handlers_are_left_alone() -> None:
 
 
 def test_a_job_puts_the_handlers_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in ENDING]
     assert job(INGEST, ["--config", str(tmp_path / "missing.yaml")]) == 2
     assert "missing.yaml" in capsys.readouterr().err
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in ENDING] == before
 
 
 def test_ctrl_c_ends_a_job_without_a_trace(tmp_path: Path) -> None:
@@ -96,7 +98,9 @@ def test_ctrl_c_ends_a_job_without_a_trace(tmp_path: Path) -> None:
 
 
 SIGNALS = pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
 
 
@@ -113,8 +117,10 @@ def test_ctrl_c_ends_a_job_that_is_still_imported_without_a_trace(path: Path, tm
     assert end_by_signal(script, "importing", signal.SIGINT, tmp_path) == (130, "", "Stopped.")
 
 
-def test_sigterm_lets_a_job_undo_what_it_began(tmp_path: Path) -> None:
-    """``maintain`` left its lease behind, and no other run could work for two hours."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["SIGTERM", "SIGHUP"])
+def test_a_signal_lets_a_job_undo_what_it_began(number: int, code: int, tmp_path: Path) -> None:
+    """``maintain`` left its lease behind, and no other run could work for two hours; SIGHUP is that of a terminal which
+    is closed."""
     script = (
         "import sys, time; from reliable_channel.runtime.job import run_job\n"
         "def work(_):\n"
@@ -122,7 +128,35 @@ def test_sigterm_lets_a_job_undo_what_it_began(tmp_path: Path) -> None:
         "    finally: print('undone')\n"
         "sys.exit(run_job('maintain', None, work))"
     )
-    assert end_by_signal(script, "works", signal.SIGTERM, tmp_path) == (143, "undone\n", "")
+    assert end_by_signal(script, "works", number, tmp_path) == (code, "undone\n", "")
+
+
+def test_nohup_keeps_a_job_running_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup starts it\n"
+        "from reliable_channel.runtime.interrupts import end_at_once, note_interrupts\n"
+        "from reliable_channel.runtime.job import run_job\n"
+        "def work(_):\n"
+        "    with note_interrupts(), end_at_once():\n"
+        "        print('works', flush=True); signal.sigtimedwait([signal.SIGUSR1], 0.5)\n"
+        "    print('done')\n"
+        "sys.exit(run_job('maintain', None, work))"
+    )
+    assert end_by_signal(script, "works", signal.SIGHUP, tmp_path) == (0, "done\n", "")
+
+
+def test_a_server_ends_in_order_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    script = (
+        "import sys; from reliable_channel.runtime.faults import run_to_exit_code\n"
+        "from reliable_channel.transport.http.server import HttpServer, listen\n"
+        "async def app(scope, receive, send):\n"
+        "    await receive(); print('starts', flush=True); await send({'type': 'lifespan.startup.complete'})\n"
+        "    await receive(); print('ends', flush=True); await send({'type': 'lifespan.shutdown.complete'})\n"
+        "def serve():\n"
+        "    with listen('127.0.0.1', 0) as sock: HttpServer(app, lifespan='on').run(sockets=[sock])\n"
+        "sys.exit(run_to_exit_code(serve, 'server'))"
+    )
+    assert end_by_signal(script, "starts", signal.SIGHUP, tmp_path) == (129, "ends\n", "")
 
 
 @SIGNALS

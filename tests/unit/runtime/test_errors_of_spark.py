@@ -221,6 +221,7 @@ def test_an_error_of_arrow_in_the_driver_is_one_sentence() -> None:
     [
         (signal.SIGKILL, pattern_of("A JVM that was killed")),
         (signal.SIGTERM, pattern_of("A JVM that was ended by a signal")),
+        (signal.SIGHUP, pattern_of("A JVM that was ended by a signal")),
     ],
 )
 def test_a_jvm_that_was_killed_is_one_sentence(

@@ -31,7 +31,10 @@ class Gateway:
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["to Python", "to all"])
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)],
+)
 def test_a_signal_while_the_jvm_starts_ends_it(
     number: int, error: type[BaseException], to_all: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
