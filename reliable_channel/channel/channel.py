@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, NewType, Self, TypeVar, overload
 from weakref import WeakSet, finalize
@@ -423,7 +424,11 @@ class ReliableChannel:
 
     async def aclose(self) -> None:
         """:meth:`close` for asyncio."""
-        await asyncio.to_thread(self.close)
+        # Not on asyncio's own threads: all of them may wait in ``asend`` for space, until the channel is closed.
+        pool = ThreadPoolExecutor(1, "reliable-channel-close")
+        closing = asyncio.get_running_loop().run_in_executor(pool, self.close)
+        pool.shutdown(wait=False)
+        await closing
 
     def __enter__(self) -> Self:
         return self

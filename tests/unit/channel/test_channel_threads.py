@@ -312,6 +312,22 @@ def test_send_waits_for_space_and_says_so_when_there_is_none(pumped: Pumped) -> 
             alice.send_ephemeral(b"no room")
 
 
+def test_asyncio_closes_a_channel_for_whose_space_all_its_threads_wait(pumped: Pumped) -> None:
+    """The close waited for one of them, through the time-outs of all sends."""
+    config = quick(max_queued_bytes=1, send_timeout_ms=round(WAIT_S * 1_000))
+
+    async def close_in_between() -> list[object]:
+        alice = pumped.channel("alice", config)
+        pumped.network.node("alice").send = fail_with(SendBufferFull("full"))  # type: ignore[method-assign]
+        await alice.asend(b"first")
+        sends = [asyncio.create_task(alice.asend(b"more")) for _ in range(40)]
+        await asyncio.sleep(0)
+        await alice.aclose()
+        return await asyncio.gather(*sends, return_exceptions=True)
+
+    assert {type(each) for each in asyncio.run(close_in_between())} == {ChannelClosedError}
+
+
 def test_a_full_node_is_asked_again_and_never_waited_for(pumped: Pumped) -> None:
     node, asked = pumped.network.node("alice"), []
     send = node.send
