@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from reliable_channel.core.errors import EnvironmentFault
@@ -71,6 +73,8 @@ class AwaitedResults:
         """Forget everything."""
         self._budget = ByteBudget(self._limit)
         self._sends: dict[RequestId, Accepted] = {}
+        self._places: dict[RequestId, tuple[int, int]] = {}
+        """The partition and offset of those that Kafka has."""
 
     def expect(self, accepted: Accepted, wait_s: float) -> None:
         """Add a send. Raises ``SendBufferFull`` when no room becomes free within ``wait_s``."""
@@ -88,14 +92,27 @@ class AwaitedResults:
         """Remove and return a send; ``None`` when it is not awaited."""
         with self._lock:
             accepted = self._sends.pop(request_id, None)
+            self._places.pop(request_id, None)
         if accepted is not None:
             self._budget.give_back(_count_bytes(accepted))
         return accepted
+
+    def note_place(self, request_id: RequestId, partition: int, offset: int) -> None:
+        """Note where Kafka has a send, unless a bridge has reported on it already."""
+        with self._lock:
+            if request_id in self._sends:
+                self._places[request_id] = (partition, offset)
+
+    def list_places(self) -> dict[RequestId, tuple[int, int]]:
+        """The sends that Kafka has, with their partitions and offsets."""
+        with self._lock:
+            return dict(self._places)
 
     def end(self) -> list[RequestId]:
         """Remove and return all sends."""
         with self._lock:
             sends, self._sends = self._sends, {}
+            self._places.clear()
         for accepted in sends.values():
             self._budget.give_back(_count_bytes(accepted))
         return list(sends)
@@ -270,7 +287,7 @@ class KafkaNode(NodeBase):
         self._awaited.expect(accepted, wait_s)  # first: a bridge may report before Kafka has answered the producer
         try:
             record = envelope_record(self._outgoing_topic, message, topic, None, request_id, accepted.traffic)
-            producer.send(record, on_done, wait_s)
+            producer.send(record, on_done, wait_s, partial(self._awaited.note_place, request_id))
         except BaseException:
             self._awaited.settle(request_id)
             raise
@@ -361,6 +378,7 @@ class KafkaNode(NodeBase):
     def _follow_results(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Read the bridges' reports of their health and of this process's envelopes."""
         faults = RoundFaults("results of dispatches are not read")
+        checked = time.monotonic()
         try:
             while not stopping.is_set():
                 try:
@@ -372,6 +390,9 @@ class KafkaNode(NodeBase):
                             self._emit(event)
                     if not stopping.is_set():
                         self._judge()  # a bridge may be new, or gone
+                    if time.monotonic() - checked >= CHECK_INTERVAL_S:
+                        checked = time.monotonic()
+                        self._fail_deleted(reader)
                     faults.clear()
                 except Exception as error:
                     why = faults.note(error)
@@ -380,6 +401,16 @@ class KafkaNode(NodeBase):
                     stopping.wait(FAULT_WAIT_S)
         finally:
             reader.close()
+
+    def _fail_deleted(self, reader: OffsetReader) -> None:
+        """Fail the sends whose records Kafka has deleted: no bridge can take them any more. Raises
+        ``EnvironmentFault``."""
+        places = self._awaited.list_places()
+        begins = reader.find_begins_of(self._outgoing_topic, {partition for partition, _ in places.values()})
+        for request_id, (partition, offset) in places.items():
+            if offset < begins[partition] and self._awaited.settle(request_id) is not None:
+                detail = f"its record is gone from {self._outgoing_topic}, and no bridge has reported on it"
+                self._emit(self._report_failed(request_id, FailureReason.UNREACHABLE, detail))
 
     def _note_kafka_health(self, health: Health) -> None:
         """Note Kafka's own health, and with it that of this node."""

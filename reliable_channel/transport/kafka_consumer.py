@@ -258,6 +258,12 @@ class OffsetReader:
         return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())
 
     @translate_errors()
+    def find_begins_of(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The earliest offsets that Kafka keeps of partitions of another topic. Raises ``EnvironmentFault``."""
+        begins = self._find_begins(TopicPartition(topic, partition) for partition in partitions)
+        return {tp.partition: begin for tp, begin in begins.items()}
+
+    @translate_errors()
     def is_shared(self) -> bool:
         """Whether another process was the last to keep positions in this group. Needs a ``marker_topic``. Raises
         ``EnvironmentFault``."""

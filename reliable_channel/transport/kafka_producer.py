@@ -47,6 +47,8 @@ RECORD_OVERHEAD = 256
 
 Done = Callable[[FailureReason | None, str], None]
 """Called once per accepted record, on the producer's thread: ``None`` for success, else reason and detail."""
+Stored = Callable[[int, int], None]
+"""Called with the partition and the offset of a record that Kafka has."""
 
 
 def open_producer(options: Mapping[str, Any]) -> KafkaProducer:
@@ -116,9 +118,11 @@ class EnvelopeProducer:
             self._producer = open_producer(self._options)
         self._made_at = time.monotonic()
 
-    def send(self, record: OutRecord, done: Done, max_wait_s: float | None = None) -> None:
-        """Queue one record. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or
-        ``max_block_s`` where that is ``None``."""
+    def send(
+        self, record: OutRecord, done: Done, max_wait_s: float | None = None, stored: Stored = lambda *_: None
+    ) -> None:
+        """Queue one record; ``stored`` is called before ``done`` has a success. Raises ``SendBufferFull`` when there is
+        no room for ``max_wait_s``, or ``max_block_s`` where that is ``None``."""
         size = len(record.key) + len(record.value) + RECORD_OVERHEAD
         wait_s = self._max_block_s if max_wait_s is None else max_wait_s
         producer = self._await_producer(wait_s)
@@ -151,7 +155,11 @@ class EnvelopeProducer:
                 reason = FailureReason.UNREACHABLE  # another record was: what waits behind it fails with its error
             on_settled(reason, type(error).__name__)
 
-        future.add_callback(lambda _metadata: on_settled(None, ""))
+        def on_success(metadata: Any) -> None:
+            stored(metadata.partition, metadata.offset)
+            on_settled(None, "")
+
+        future.add_callback(on_success)
         future.add_errback(on_error)
 
     def _await_producer(self, wait_s: float) -> KafkaProducer:

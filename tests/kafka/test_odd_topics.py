@@ -25,6 +25,7 @@ from reliable_channel.pipeline.ingest.lost_offsets import ask_broker
 from reliable_channel.pipeline.ingest.task import OffsetGap
 from reliable_channel.runtime.build import make_bridge
 from reliable_channel.runtime.topics import find_deviations
+from reliable_channel.transport import kafka as kafka_node
 from reliable_channel.transport import kafka_consumer
 from reliable_channel.transport.base import Received, RecordsGone, SendFailed
 from reliable_channel.transport.health import HealthState
@@ -248,6 +249,23 @@ def test_a_send_whose_report_is_deleted_unread_fails_and_may_be_repeated(
     (failed,) = [event for event in one.events if isinstance(event, SendFailed)]
     assert (failed.request_id, failed.retriable) == (request_id, True)
     assert "gone" in failed.detail
+
+
+def test_a_send_whose_record_is_deleted_before_a_bridge_takes_it_fails_and_may_be_repeated(
+    broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed queued for ever: the bridge that came then had nothing to report on."""
+    monkeypatch.setattr(kafka_node, "CHECK_INTERVAL_S", 0.1)
+    with Participant(broker, topic, None) as one:
+        deleted = one.node.send(WakuMessage(b"deleted", TOPIC))
+        until(lambda: one.node._awaited.list_places())
+        delete_records(broker, f"{topic}-o", 1)
+        waiting = one.node.send(WakuMessage(b"waiting", TOPIC))
+        until(lambda: any(isinstance(event, SendFailed) for event in one.events))
+        (failed,) = [event for event in one.events if isinstance(event, SendFailed)]
+        assert (failed.request_id, failed.retriable) == (deleted, True)
+        assert "gone" in failed.detail
+        assert waiting in one.node._awaited
 
 
 @pytest.fixture

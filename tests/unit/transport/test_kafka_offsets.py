@@ -209,7 +209,7 @@ def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(
     until(lambda: len(Refusing.made) == 2 and first.closed)
     until(lambda: producer._renewing is None)
     send()
-    Refusing.made[1].sent[0].success(None)
+    Refusing.made[1].sent[0].success(SimpleNamespace(partition=0, offset=0))
     assert told[2:] == [None]
     producer.close()
     assert Refusing.made[1].closed
