@@ -36,13 +36,7 @@ from reliable_channel.lake.tables import (
     Table,
 )
 from tests.support.sample_rows import Story
-from tests.support.sample_tables import story
 from tests.support.sample_values import AS_OF, HOSTILE, START, at
-
-
-@pytest.fixture(scope="module")
-def told() -> Story:
-    return story()
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +51,10 @@ def windowed(place: Path, **window: object) -> TableWindow:
 # The source
 
 
-def test_a_window_holds_its_beginning_and_not_its_end(sample_tables: Path, told: Story) -> None:
+def test_a_window_holds_its_beginning_and_not_its_end(sample_tables: Path, the_story: Story) -> None:
     first, last = at(600), at(1200)
     found = windowed(sample_tables, since=first, until=last).rows("acks")["event_time"].to_pylist()
-    assert sorted(found) == sorted(r["event_time"] for r in told.rows["acks"] if first <= r["event_time"] < last)
+    assert sorted(found) == sorted(r["event_time"] for r in the_story.rows["acks"] if first <= r["event_time"] < last)
 
 
 @pytest.mark.parametrize("channel", ["talk", *HOSTILE])
@@ -74,12 +68,12 @@ def test_a_query_reads_no_file_and_loads_no_extension(source: TableWindow) -> No
         source.query("SELECT * FROM read_csv('/etc/hostname')")
 
 
-def test_columns_are_read_as_they_are_needed_and_belong_together(sample_tables: Path, told: Story) -> None:
+def test_columns_are_read_as_they_are_needed_and_belong_together(sample_tables: Path, the_story: Story) -> None:
     opened = TableWindow(sample_tables)
     opened.query("SELECT sds_id FROM acks")
     assert opened.rows("acks", ["sds_id"]).column_names == ["sds_id"]
     pairs = opened.query("SELECT sds_id, latency_ms, acknowledged_by FROM acks ORDER BY ALL")
-    wanted = sorted((r["sds_id"], r["latency_ms"], r["acknowledged_by"]) for r in told.rows["acks"])
+    wanted = sorted((r["sds_id"], r["latency_ms"], r["acknowledged_by"]) for r in the_story.rows["acks"])
     assert sorted(pairs.itertuples(index=False, name=None)) == wanted
 
 
@@ -132,9 +126,9 @@ def test_a_damaged_table_is_a_fault_with_a_remedy(tmp_path: Path, sample_tables:
 # Delivery
 
 
-def test_channels_are_counted_by_verdict(source: TableWindow, told: Story) -> None:
+def test_channels_are_counted_by_verdict(source: TableWindow, the_story: Story) -> None:
     found = delivery.by_channel(source).set_index("channel_id")
-    counts = Counter((r["channel_id"], r["verdict"]) for r in told.rows["delivery_status"])
+    counts = Counter((r["channel_id"], r["verdict"]) for r in the_story.rows["delivery_status"])
     for (channel, verdict), count in counts.items():
         assert found.at[channel, verdict] == count
     assert found.at["talk", "late"] == 1
@@ -144,10 +138,10 @@ def test_channels_are_counted_by_verdict(source: TableWindow, told: Story) -> No
 
 
 @pytest.mark.parametrize("by", ["channel_id", "sender_id", "size"])
-def test_the_rate_counts_every_delivered_message_once(source: TableWindow, told: Story, by: str) -> None:
+def test_the_rate_counts_every_delivered_message_once(source: TableWindow, the_story: Story, by: str) -> None:
     found = delivery.rate(source, by)  # type: ignore[arg-type]
-    assert found["messages"].sum() == len(told.rows["delivered_messages"])
-    assert found["payload_bytes"].sum() == sum(r["payload_bytes"] for r in told.rows["delivered_messages"])
+    assert found["messages"].sum() == len(the_story.rows["delivered_messages"])
+    assert found["payload_bytes"].sum() == sum(r["payload_bytes"] for r in the_story.rows["delivered_messages"])
 
 
 def test_bins_are_as_wide_as_the_time_asks_for(source: TableWindow) -> None:
@@ -182,28 +176,30 @@ def test_curves_are_those_of_the_names_with_most_messages(source: TableWindow, m
     assert {*delivery.latency_curve(source)["name"]} == {*names[:2]} < {*names}
 
 
-def test_an_acknowledgement_counts_when_its_first_evidence_came(source: TableWindow, told: Story) -> None:
+def test_an_acknowledgement_counts_when_its_first_evidence_came(source: TableWindow, the_story: Story) -> None:
     first: dict[tuple[object, ...], int] = {}
-    for r in told.rows["acks"]:
+    for r in the_story.rows["acks"]:
         key = (r["content_topic"], r["channel_id"], r["sds_id"], r["acknowledged_by"])
         first[key] = min(first.get(key, r["latency_ms"]), r["latency_ms"])
     found = delivery.acknowledgement_latency(source, "evidence")
-    assert found["acknowledgements"].sum() == len(first) < len(told.rows["acks"])
+    assert found["acknowledgements"].sum() == len(first) < len(the_story.rows["acks"])
     assert found["max_ms"].max() == max(first.values())
     by_size = delivery.acknowledgement_latency(source, "size")
     assert by_size["acknowledgements"].sum() == len(first)
     assert set(by_size["name"]) - {"unknown"} <= set(SIZES) and len(by_size) > 1
 
 
-def test_stronger_evidence_in_a_later_window_is_no_acknowledgement_of_its_own(sample_tables: Path, told: Story) -> None:
+def test_stronger_evidence_in_a_later_window_is_no_acknowledgement_of_its_own(
+    sample_tables: Path, the_story: Story
+) -> None:
     first: dict[tuple[object, ...], tuple[dt.datetime, int]] = {}
-    for r in told.rows["acks"]:
+    for r in the_story.rows["acks"]:
         key = (r["content_topic"], r["channel_id"], r["sds_id"], r["acknowledged_by"])
         first[key] = min(first.get(key, (r["event_time"], r["latency_ms"])), (r["event_time"], r["latency_ms"]))
     since = at(700)
     later = {key for key, (time, _) in first.items() if time < since} & {
         (r["content_topic"], r["channel_id"], r["sds_id"], r["acknowledged_by"])
-        for r in told.rows["acks"]
+        for r in the_story.rows["acks"]
         if r["event_time"] >= since
     }
     assert later, "stronger evidence came after the beginning of the window"
@@ -229,8 +225,10 @@ def test_the_causal_depth_is_the_longest_chain(source: TableWindow) -> None:
     assert 0 < len(newest) <= 7 and newest["time"].min() > at(3_000)
 
 
-def test_messages_without_any_causal_history_have_no_depth(sample_tables: Path, told: Story, tmp_path: Path) -> None:
-    rows = [{**row, "causal_history": None} for row in told.rows["sds_messages"]]
+def test_messages_without_any_causal_history_have_no_depth(
+    sample_tables: Path, the_story: Story, tmp_path: Path
+) -> None:
+    rows = [{**row, "causal_history": None} for row in the_story.rows["sds_messages"]]
     place = tmp_path / "tables"
     shutil.copytree(sample_tables, place)
     write_deltalake(place / "sds_messages", as_arrow(rows, SDS_MESSAGES), mode="overwrite")
@@ -241,8 +239,8 @@ def test_messages_without_any_causal_history_have_no_depth(sample_tables: Path, 
 # Loss
 
 
-def test_every_cause_is_counted(source: TableWindow, told: Story) -> None:
-    lost = [r for r in told.rows["delivery_status"] if r["verdict"] != "delivered"]
+def test_every_cause_is_counted(source: TableWindow, the_story: Story) -> None:
+    lost = [r for r in the_story.rows["delivery_status"] if r["verdict"] != "delivered"]
     wanted = Counter((r["verdict"], r["cause"] or loss.UNEXPLAINED) for r in lost)
     found = {(r.verdict, r.cause): r.messages for r in loss.causes(source).itertuples()}
     assert found == dict(wanted)
@@ -279,7 +277,7 @@ def test_the_newest_incomplete_messages_say_how_short_they_were(source: TableWin
     assert "1, 2, 3" in set(found["data_missing"])
 
 
-def test_stores_that_disagree_are_named(source: TableWindow, told: Story) -> None:
+def test_stores_that_disagree_are_named(source: TableWindow, the_story: Story) -> None:
     answers = loss.stores(source).set_index(["node", "purpose"])
     assert (
         answers.at[("http://store-b:8645", "audit"), "absent"]
@@ -287,10 +285,10 @@ def test_stores_that_disagree_are_named(source: TableWindow, told: Story) -> Non
         == answers.at[("http://store-a:8645", "audit"), "absent"]
     )
     disagreed = loss.store_disagreement(source)
-    row = disagreed.set_index("message_hash").loc[told.messages["talk 5"].last.envelope_hash.hex()]
+    row = disagreed.set_index("message_hash").loc[the_story.messages["talk 5"].last.envelope_hash.hex()]
     assert (row["present"], row["absent"]) == ("http://store-a:8645", "http://store-b:8645")
     # The newest answer of a node counts: what it found later is no disagreement any more.
-    assert told.messages["talk 40"].last.envelope_hash.hex() not in set(disagreed["message_hash"])
+    assert the_story.messages["talk 40"].last.envelope_hash.hex() not in set(disagreed["message_hash"])
 
 
 def test_what_came_after_the_window_is_neither_awaited_nor_incomplete(tmp_path: Path) -> None:
@@ -332,11 +330,11 @@ def test_refetches_by_attempt_and_by_outcome(source: TableWindow) -> None:
 # Quarantine
 
 
-def test_what_was_refused(source: TableWindow, told: Story) -> None:
-    assert quarantine.reasons(source)["records"].sum() == len(told.rows["quarantine"])
+def test_what_was_refused(source: TableWindow, the_story: Story) -> None:
+    assert quarantine.reasons(source)["records"].sum() == len(the_story.rows["quarantine"])
     share = quarantine.share(source).iloc[0]
-    dropped = sum(r["disposition"] == "dropped" for r in told.rows["quarantine"])
-    assert share["refused"] == dropped and share["records"] > len(told.rows["envelopes"])
+    dropped = sum(r["disposition"] == "dropped" for r in the_story.rows["quarantine"])
+    assert share["refused"] == dropped and share["records"] > len(the_story.rows["envelopes"])
     gaps = quarantine.source_gaps(source).set_index("name")
     assert gaps.at["bridge-1", "status"] == "filled" and gaps["status"].iloc[0] == "open"
 
@@ -348,16 +346,18 @@ def test_without_gaps_no_message_is_read_to_judge_them(source: TableWindow, samp
     assert "sds_messages" not in before_any._loaded
 
 
-def test_a_gap_is_shown_with_what_senders_dispatched_meanwhile_and_nobody_saw(source: TableWindow, told: Story) -> None:
+def test_a_gap_is_shown_with_what_senders_dispatched_meanwhile_and_nobody_saw(
+    source: TableWindow, the_story: Story
+) -> None:
     gaps = quarantine.source_gaps(source).set_index("name")
-    seen = {(row["content_topic"], row["channel_id"], row["sds_id"]) for row in told.rows["sds_messages"]}
+    seen = {(row["content_topic"], row["channel_id"], row["sds_id"]) for row in the_story.rows["sds_messages"]}
     first: dict[tuple[str, str, str], dt.datetime] = {}
-    for row in told.rows["sender_events"]:
+    for row in the_story.rows["sender_events"]:
         if row["event"] in ("sent", "resent") and row["sds_id"] is not None:
             key = (row["content_topic"], row["channel_id"], row["sds_id"])
             first[key] = min(first.get(key, row["event_time"]), row["event_time"])
     assert first
-    for gap in told.rows["source_gaps"]:
+    for gap in the_story.rows["source_gaps"]:
         if gap["from_time"] is not None and gap["to_time"] is not None:
             inside = {key for key, at in first.items() if gap["from_time"] <= at <= gap["to_time"]}
             assert gaps.at[gap["name"], "sent"] == len(inside)
@@ -367,8 +367,8 @@ def test_a_gap_is_shown_with_what_senders_dispatched_meanwhile_and_nobody_saw(so
 # Capacity
 
 
-def test_capacity_adds_up_the_micro_batches(source: TableWindow, told: Story) -> None:
-    rows = [r for r in told.rows["pipeline_metrics"] if r["query"] == "ingest"]
+def test_capacity_adds_up_the_micro_batches(source: TableWindow, the_story: Story) -> None:
+    rows = [r for r in the_story.rows["pipeline_metrics"] if r["query"] == "ingest"]
     read = sum(r["value"] for r in rows if r["metric"] == "input_rows")
     busy = sum(r["value"] for r in rows if r["metric"] == "trigger_execution_ms")
     ingest = capacity.summary(source).set_index("query").loc["ingest"]
@@ -376,7 +376,7 @@ def test_capacity_adds_up_the_micro_batches(source: TableWindow, told: Story) ->
     assert ingest["rows_per_s"] == pytest.approx(read / (busy / 1000))
     costs = capacity.cost(source).set_index("query")
     assert costs.at["ingest", "ms_per_record"] == pytest.approx(busy / read)
-    assert costs.at["ingest", "ms_per_message"] == pytest.approx(busy / len(told.rows["delivered_messages"]))
+    assert costs.at["ingest", "ms_per_message"] == pytest.approx(busy / len(the_story.rows["delivered_messages"]))
 
 
 def test_lag_knows_its_unit_and_phases_share_the_time(source: TableWindow) -> None:
@@ -391,8 +391,8 @@ def test_lag_knows_its_unit_and_phases_share_the_time(source: TableWindow) -> No
 
 
 @pytest.mark.parametrize("name", ["talk 3", "saved by one parity", "hostile 3", "hostile 7", "held back", "talk 20"])
-def test_a_message_is_found_by_any_of_its_names(source: TableWindow, told: Story, name: str) -> None:
-    message = told.messages[name]
+def test_a_message_is_found_by_any_of_its_names(source: TableWindow, the_story: Story, name: str) -> None:
+    message = the_story.messages[name]
     names = [message.last.sds_id, message.last.sds_id[:12] + "…"]
     if message.last.arrived:
         names += [message.payload_hash.hex()[:12], "0x" + message.last.envelope_hash.hex()]
@@ -405,16 +405,18 @@ def test_a_message_is_found_by_any_of_its_names(source: TableWindow, told: Story
     assert investigate.find(source, message.last.sds_id)[0].channel_id == message.channel_id
 
 
-def test_too_little_or_another_end_finds_nothing(source: TableWindow, told: Story) -> None:
+def test_too_little_or_another_end_finds_nothing(source: TableWindow, the_story: Story) -> None:
     assert (
         investigate.find(source, "") == investigate.find(source, "ab ") == investigate.find(source, "no such id") == []
     )
-    assert investigate.find(source, told.messages["talk 3"].last.sds_id[:12] + "…zzzz") == []
+    assert investigate.find(source, the_story.messages["talk 3"].last.sds_id[:12] + "…zzzz") == []
 
 
-def test_a_message_without_a_verdict_is_found_by_its_segments(tmp_path: Path, sample_tables: Path, told: Story) -> None:
+def test_a_message_without_a_verdict_is_found_by_its_segments(
+    tmp_path: Path, sample_tables: Path, the_story: Story
+) -> None:
     shutil.copytree(sample_tables / "sds_messages", tmp_path / "sds_messages")
-    message = told.messages["whole"]
+    message = the_story.messages["whole"]
     tables = TableWindow(tmp_path)
     (found,) = investigate.find(tables, message.last.sds_id)
     assert found.verdict is None and found.payload_hash == message.payload_hash.hex()
@@ -422,8 +424,8 @@ def test_a_message_without_a_verdict_is_found_by_its_segments(tmp_path: Path, sa
     assert investigate.find_exact(tables, begun.message_key, begun.channel) == [begun], "its page opens"
 
 
-def test_the_time_line_holds_what_every_table_says(source: TableWindow, told: Story) -> None:
-    (message,) = investigate.find(source, told.messages["saved by one parity"].last.sds_id)
+def test_the_time_line_holds_what_every_table_says(source: TableWindow, the_story: Story) -> None:
+    (message,) = investigate.find(source, the_story.messages["saved by one parity"].last.sds_id)
     events = investigate.timeline(source, message)
     counts = Counter(events["lane"])
     assert counts == {
@@ -433,15 +435,15 @@ def test_the_time_line_holds_what_every_table_says(source: TableWindow, told: St
     assert "rebuilt by parity" in set(events["detail"])
 
 
-def test_the_time_line_of_what_never_came(source: TableWindow, told: Story) -> None:
-    (message,) = investigate.find(source, told.messages["talk 20"].last.sds_id)
+def test_the_time_line_of_what_never_came(source: TableWindow, the_story: Story) -> None:
+    (message,) = investigate.find(source, the_story.messages["talk 20"].last.sds_id)
     counts = Counter(investigate.timeline(source, message)["lane"])
     assert counts == {"refetch": 3, "store": 6, "repair": 2, "loss": 1}
 
 
-def test_the_causal_graph_has_its_past_and_its_future(source: TableWindow, told: Story) -> None:
+def test_the_causal_graph_has_its_past_and_its_future(source: TableWindow, the_story: Story) -> None:
     def node(name: str) -> str:
-        return told.messages[name].last.sds_id
+        return the_story.messages[name].last.sds_id
 
     (message,) = investigate.find(source, node("talk 21"))
     found = graph.graph(source, message)
@@ -456,10 +458,10 @@ def test_the_causal_graph_has_its_past_and_its_future(source: TableWindow, told:
 
 
 def test_a_message_looks_the_same_in_every_window_that_has_it(
-    source: TableWindow, sample_tables: Path, told: Story
+    source: TableWindow, sample_tables: Path, the_story: Story
 ) -> None:
     """What is outside of the window, or of another sender, is no message that did not arrive."""
-    (message,) = investigate.find(source, told.messages["talk 21"].last.sds_id)
+    (message,) = investigate.find(source, the_story.messages["talk 21"].last.sds_id)
     narrow = windowed(sample_tables, since=message.first_seen, until=message.delivered_at, sender_id="alice")
     assert graph.graph(narrow, message) == graph.graph(source, message)
     pd.testing.assert_frame_equal(investigate.timeline(narrow, message), investigate.timeline(source, message))
