@@ -24,6 +24,14 @@ def test_a_file_that_the_page_names_exists(name: str) -> None:
     assert any((place / name).exists() for place in PLACES)
 
 
+def test_the_page_about_sds_has_every_file_of_its_package() -> None:
+    page = (ROOT / "docs" / "sds.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| file \| content \|\n(.*?)\n\n", page, re.DOTALL | re.MULTILINE)
+    package = ROOT / "reliable_channel" / "core" / "sds"
+    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+\.py)`", row.split(" | ")[0])}
+    assert named == {file.name for file in package.glob("*.py")} - {"__init__.py"}
+
+
 def test_the_page_answers_the_four_questions() -> None:
     for question in ("Where are rows decoded?", "Where is state?", "Where is it written?", "What may I change?"):
         (answer,) = re.findall(rf"\*\*{re.escape(question)}\*\* \| (.+) \|", PAGE)
