@@ -11,6 +11,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings
 from reliable_channel.lake.tables import ENVELOPES, PIPELINE_METRICS, QUARANTINE, SDS_MESSAGES
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
+from reliable_channel.pipeline.verdict.rules import RULES, Verdict
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import simulate
 from tests.support.doc_blocks import ROOT, blocks_of
@@ -50,6 +51,12 @@ def ask(place: Path, words: str) -> list[dict[str, Any]]:
     commands = [shlex.split(line) for block in blocks_of(PAGE) for line in block.commands()]
     (query,) = [command[2] for command in commands if command[1] == "sql" and words in command[2]]
     return TableSnapshot(PathSettings(data_dir=str(place))).select(query)
+
+
+def test_every_cause_of_a_missing_message_has_a_remedy() -> None:
+    (table,) = re.findall(r"^\| cause \|.*?\n\n", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+    assert {cause for _, verdict, cause in RULES if verdict is Verdict.MISSING and cause is not None} <= named
 
 
 def test_every_symptom_is_broken_by_a_test() -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from reliable_channel.cli import main
 from reliable_channel.config import load
+from reliable_channel.pipeline.maintenance.rebuild import CARRIED_OVER
 from reliable_channel.pipeline.runner import metrics
 from reliable_channel.pipeline.runner.measures import measures
 from reliable_channel.pipeline.runner.queries import CHAIN
@@ -82,3 +83,8 @@ def test_the_ports_named_are_those_of_the_jobs() -> None:
     first = load("local").metrics.port
     named = re.findall(r"(ingest|reassembly|ack) (\d{4})", PAGE)
     assert [(query.name, str(first + _find_port_offset(query))) for query in CHAIN] == named
+
+
+def test_the_tables_that_a_rebuild_carries_over_are_those_of_the_program() -> None:
+    (named,) = re.findall(r"^\* \*Carried over\*.*?: (.*?) and the rows", PAGE, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", named)) == {table.name for table in CARRIED_OVER}
