@@ -16,7 +16,7 @@ import yaml
 from reliable_channel.cli import main
 from reliable_channel.cli.app import build
 from reliable_channel.config import Settings, load
-from reliable_channel.config.fixed import FIXED
+from reliable_channel.config.fixed import FIXED, find_fixed
 from tests.support.doc_blocks import COMMAND_LANGUAGES, ROOT, Block, blocks, pages
 
 ALL = list(blocks())
@@ -149,6 +149,7 @@ def test_every_make_target_exists(block: Block) -> None:
 def test_pieces_of_configuration_are_valid(block: Block) -> None:
     given = yaml.safe_load(block.text)
     if set(given) <= set(Settings.model_fields):  # alert rules are YAML as well
+        assert list(find_fixed(given)) == []  # what a file may not set
         load("local", **given)
 
 

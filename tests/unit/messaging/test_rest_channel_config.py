@@ -164,6 +164,14 @@ def test_a_setting_of_its_own_stands_over_the_name_of_the_peers() -> None:
     assert (config.sds.wire_family, config.segmentation.dialect) == (WireFamily.NIM, Dialect.V01)
 
 
+def test_a_file_can_set_what_builds_of_logos_delivery_before_september_2026_read(tmp_path: Path) -> None:
+    """docs/howto/logos-delivery.md: the family alone, since no file sets the dialect."""
+    (tmp_path / "old.yaml").write_text(f"channels: {{content_topics: [{{content_topic: {NIM}, family: nim}}]}}")
+    config = topic_config(load(tmp_path / "old.yaml"), NIM)
+    assert (config.sds.wire_family, config.sds.history_layout) == (WireFamily.NIM, HistoryLayout.ENTRIES)
+    assert (config.segmentation.dialect, config.encryption_layer) == (Dialect.V01, EncryptionLayer.AROUND_SDS)
+
+
 def test_unknown_peers_are_refused_with_those_that_are_known() -> None:
     with pytest.raises(ConfigurationError, match="logos-delivery"):
         load("local", channels={"content_topics": [{"content_topic": NIM, "peers": "logos"}]})
