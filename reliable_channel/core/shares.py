@@ -192,6 +192,17 @@ def list_surplus(keys: Collection[K], owners: Sequence[Hashable], limit: int) ->
     return gone[: len(keys) - limit]
 
 
+def drop_surplus(entries: dict[K, Item], get_owner: Callable[[K], Hashable], limit: int, slack: int) -> list[K]:
+    """Drop :func:`list_surplus` from a dictionary once it has ``slack`` entries more than ``limit``; returns them. In
+    bulk, because finding the first key of a dictionary is slow after its first keys were deleted."""
+    if len(entries) <= limit + slack:
+        return []
+    surplus = list_surplus(entries, [*map(get_owner, entries)], limit)
+    for key in surplus:
+        del entries[key]
+    return surplus
+
+
 def take_turns(items: Iterable[Item], get_owner: Callable[[Item], Hashable]) -> list[tuple[int, Item]]:
     """The first item of every owner, then the second of every owner, and so on, each with the number of its turn from
     0: whoever has many delays no other's first ones."""

@@ -7,8 +7,10 @@ The log keeps the latest send of an id; the others are remembered here, so that 
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from reliable_channel.core.sds.horizons import Horizons
-from reliable_channel.core.shares import list_surplus
+from reliable_channel.core.shares import drop_surplus
 
 Send = tuple[int, str, str]
 """Lamport timestamp, SDS id, sender."""
@@ -32,12 +34,9 @@ class Repeats:
     def add(self, send: Send, now: int) -> None:
         """Remember a send at ``now`` (ms)."""
         self.sends[send] = None
-        if len(self.sends) > self._max + self._max // 16:
-            for each in list_surplus(self.sends, [sender_id for _, _, sender_id in self.sends], self._max):
-                lamport, message_id, sender_id = each
-                del self.sends[each]
-                self.horizons.advance(sender_id, (lamport, message_id), now)
-            self.horizons.limit()
+        for lamport, message_id, sender_id in drop_surplus(self.sends, itemgetter(2), self._max, self._max // 16):
+            self.horizons.advance(sender_id, (lamport, message_id), now)
+        self.horizons.limit()
 
     def may_have_forgotten(self, send: Send) -> bool:
         """Whether a send may have been remembered here and forgotten."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.incoming import CATCH_UP_MS
 from reliable_channel.core.sds.repair import Repair
-from reliable_channel.core.shares import list_surplus, take_turns
+from reliable_channel.core.shares import drop_surplus, take_turns
 from reliable_channel.core.wire.sds import HistoryEntry
 
 MAX_OWED = 200
@@ -97,9 +97,7 @@ class SyncTimer:
         if not self._may_owe:
             return
         self.owed[message_id] = sender_id
-        if len(self.owed) > self._may_owe + self._may_owe // 8:
-            for surplus in list_surplus(self.owed, [*self.owed.values()], self._may_owe):
-                del self.owed[surplus]
+        drop_surplus(self.owed, self.owed.__getitem__, self._may_owe, self._may_owe // 8)
 
     def list_owed(self, is_nameable: Callable[[str], bool]) -> list[str]:
         """The owed ids that the next sync message names. Senders take turns, so that whoever sends much delays nobody

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from reliable_channel.core import sds
 from reliable_channel.core.delivery import keep_newest
 from reliable_channel.core.errors import LocalError
-from reliable_channel.core.shares import list_surplus
+from reliable_channel.core.shares import drop_surplus
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.core.wire.sds import SdsMessage
@@ -180,10 +180,7 @@ class ChannelObserver:
         self._report(events, row, out)
         if any(isinstance(event, sds.EphemeralReceived) for event in events):
             self._ephemerals[name] = None
-            if len(self._ephemerals) > MAX_EPHEMERALS + MAX_EPHEMERALS // 8:
-                senders = [each[:SENDER_BYTES] for each in self._ephemerals]
-                for each in list_surplus(self._ephemerals, senders, MAX_EPHEMERALS):
-                    del self._ephemerals[each]
+            drop_surplus(self._ephemerals, lambda name: name[:SENDER_BYTES], MAX_EPHEMERALS, MAX_EPHEMERALS // 8)
             base = self._number_row(self._now, message=True)
             out.append(rows.ephemeral_row(base, row, AcceptedMessage.first(row, self._now)))
 
