@@ -83,6 +83,13 @@ class Tick(NamedTuple):
 InputRow = SegmentRow | Tick
 
 
+class Held(NamedTuple):
+    """What open sets hold."""
+
+    buffered_bytes: int
+    open_sets: int
+
+
 class SegmentDecryptor:
     """Replaces the ciphertext in a segment's row by its plaintext (docs/pipeline.md *Encryption*). If no key decrypts a
     row any more, it stays unchanged and will not decode as a segment. Each process reads the keys itself; they are not
@@ -115,8 +122,13 @@ class HashSets:
         self._scopes: dict[segmentation.Scope, tuple[TopicPartition, segmentation.Reassembler]] = {}
         self._known: set[tuple[segmentation.Scope, str]] = set()
         self._must_persist = False
+        self._held = Held(0, 0)
+        """What the open sets of all scopes hold. A stranger may have thousands of scopes, so nobody adds them up."""
+        self._most_completed = 0
+        """No more completed sends than this are remembered; fewer after some are forgotten by time."""
         for topic_partition, send in done:
             self._get_reassembler(send.scope, topic_partition).remember(send)
+            self._most_completed += 1
             self._known.update((send.scope, i) for i in send.sds_ids if i is not None)
         self._limit_completed()
 
@@ -126,18 +138,15 @@ class HashSets:
         record, scope = (row.kafka_topic, row.kafka_partition, row.kafka_offset), row.scope
         reassembler = self._get_reassembler(scope, record[:2])
         now = row.event_us // 1000
-        results: list[Row] = []
-        if reassembler.may_be_due(now):
-            for event in _advance(reassembler, now):
-                results += self._make_results(event, record, now)
-        shared = len(self._scopes) > 1
-        before = (reassembler.buffered_bytes, reassembler.open_sets) if shared else (0, 0)
+        results = self._run_timers(reassembler, record, now) if reassembler.may_be_due(now) else []
         # In the dialect that ingest has recorded, whatever is configured now.
         segment = decode_segment(row.content, _ALONE[row.segment_dialect])
         if isinstance(segment, Malformed):  # ingest has decoded it, so these are not the bytes that ingest wrote
             return results
+        before = _measure(reassembler)
         events = reassembler.add(segment, now, scope=scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
-        if shared and (reassembler.buffered_bytes > before[0] or reassembler.open_sets > before[1]):
+        self._count(reassembler, before)
+        if len(self._scopes) > 1:
             self._make_room(events)
         results += [result for event in events for result in self._make_results(event, record, now)]
         if row.encrypted:
@@ -146,27 +155,48 @@ class HashSets:
 
     def _make_room(self, events: list[segmentation.SegmentationEvent]) -> None:
         """Keep the bounds of a hash that several scopes share. With a single scope, its Reassembler keeps them."""
-        config = self._config
-        self._evict_above(config.max_buffered_bytes_per_sender, attrgetter("buffered_bytes"), events)
-        self._evict_above(config.max_open_sets, attrgetter("open_sets"), events)
+        while self._held.buffered_bytes > (bound := self._config.max_buffered_bytes_per_sender):
+            self._evict(bound, attrgetter("buffered_bytes"), events)
+        while self._held.open_sets > (bound := self._config.max_open_sets):
+            self._evict(bound, attrgetter("open_sets"), events)
 
-    def _evict_above(
+    def _evict(
         self,
         bound: int,
         count: Callable[[segmentation.Reassembler], int],
         events: list[segmentation.SegmentationEvent],
     ) -> None:
-        """Evict sets of the scope that holds most until all together hold at most ``bound``."""
-        while sum(count(each) for _, each in self._scopes.values()) > bound:
-            every = [each for _, each in self._scopes.values() if each.open_sets]
-            # Names are free, and with many every share is small. Nobody knows the hash before its first sender.
-            seniors = heapq.nsmallest(SENIORS, every, key=attrgetter("open_since"))
-            safe = {each for each in seniors if count(each) <= bound // (2 * SENIORS)}
-            max((each for each in every if each not in safe), key=count).evict(events)
+        """Evict a set of the scope that holds most."""
+        every = [each for _, each in self._scopes.values() if each.open_sets]
+        # Names are free, and with many every share is small. Nobody knows the hash before its first sender.
+        seniors = heapq.nsmallest(SENIORS, every, key=attrgetter("open_since"))
+        safe = {each for each in seniors if count(each) <= bound // (2 * SENIORS)}
+        greediest = max((each for each in every if each not in safe), key=count)
+        before = _measure(greediest)
+        greediest.evict(events)
+        self._count(greediest, before)
+
+    def _count(self, reassembler: segmentation.Reassembler, before: Held) -> None:
+        """Add to the sums what a Reassembler holds more than ``before``."""
+        now = _measure(reassembler)
+        self._held = Held(*(held + new - old for held, new, old in zip(self._held, now, before, strict=True)))
+
+    def _run_timers(self, reassembler: segmentation.Reassembler, record: Record, until: int) -> list[Row]:
+        """Run every timer due by ``until`` (ms) at its own due time, so that late ticks equal punctual ones."""
+        before = _measure(reassembler)
+        results: list[Row] = []
+        while (due := reassembler.next_due()) is not None and due <= until:
+            for event in reassembler.expire(due):
+                results += self._make_results(event, record, until)
+        self._count(reassembler, before)
+        return results
 
     def _limit_completed(self) -> None:
         """Forget the oldest completed sends above :data:`~.memory.MAX_COMPLETED_OF_HASH`."""
+        if self._most_completed <= MAX_COMPLETED_OF_HASH:
+            return
         times = [(at, scope) for scope, (_, each) in self._scopes.items() for at in each.list_completed_times()]
+        self._most_completed = min(len(times), MAX_COMPLETED_OF_HASH)
         if (excess := len(times) - MAX_COMPLETED_OF_HASH) <= 0:
             return
         for scope, count in Counter(scope for _, scope in heapq.nsmallest(excess, times)).items():
@@ -184,8 +214,7 @@ class HashSets:
         """Run the timers due by ``now_us`` (µs) for the scopes in one Kafka partition."""
         results: list[Row] = []
         for reassembler in [each for where, each in self._scopes.values() if where == topic_partition]:
-            for event in _advance(reassembler, now_us // 1000):
-                results += self._make_results(event, (*topic_partition, offset), now_us // 1000)
+            results += self._run_timers(reassembler, (*topic_partition, offset), now_us // 1000)
         return results
 
     @property
@@ -238,11 +267,10 @@ class HashSets:
                 f"Reassembly state cannot be read: {error}.", "Start over with `reliable-channel rebuild`."
             ) from error
         for scope in scopes:
-            topic_partition = (scope.kafka_topic, scope.kafka_partition)
-            restored._scopes[tuple(scope.scope)] = (
-                topic_partition,
-                segmentation.Reassembler.from_bytes(scope.reassembler, config),
-            )
+            reassembler = segmentation.Reassembler.from_bytes(scope.reassembler, config)
+            restored._scopes[tuple(scope.scope)] = ((scope.kafka_topic, scope.kafka_partition), reassembler)
+            restored._count(reassembler, Held(0, 0))
+            restored._most_completed += len(reassembler.list_completed_times())
         return restored
 
     def _forget_lost(self, scope: segmentation.Scope) -> None:
@@ -267,6 +295,7 @@ class HashSets:
                     tuple(ids),
                 )
                 self._get_reassembler(event.scope, record[:2]).remember(send)
+                self._most_completed += 1
                 self._limit_completed()
                 self._known.update((event.scope, i) for i in ids if i is not None)
                 yield from made
@@ -342,7 +371,5 @@ def _make_failure_row(sets: HashSets, row: InputRow, error: Exception) -> Row:
     return make_failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, record)
 
 
-def _advance(reassembler: segmentation.Reassembler, now: int) -> Iterator[segmentation.SegmentationEvent]:
-    """Run every timer due by ``now`` (ms) at its own due time, so that late ticks equal punctual ones."""
-    while (due := reassembler.next_due()) is not None and due <= now:
-        yield from reassembler.expire(due)
+def _measure(reassembler: segmentation.Reassembler) -> Held:
+    return Held(reassembler.buffered_bytes, reassembler.open_sets)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.core.segmentation import CompletedSend, SegmentationConfig, split
+from reliable_channel.core.segmentation import CompletedSend, Reassembler, SegmentationConfig, split
 from reliable_channel.core.wire.segment import encode_segment
 from reliable_channel.pipeline.reassembly.memory import MAX_COMPLETED_OF_HASH
 from reliable_channel.pipeline.reassembly.set_results import Message, ReportedSet
-from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
+from reliable_channel.pipeline.reassembly.sets import HashSets, Held, SegmentRow
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
 SDS_MESSAGES = split(bytes(range(200)), CONFIG)
@@ -28,6 +28,11 @@ def row(offset: int, index: int, sender: str = "alice", fill: int | None = None,
     )
 
 
+def add_up(sets: HashSets) -> Held:
+    every = [each for _, each in sets._scopes.values()]
+    return Held(sum(each.buffered_bytes for each in every), sum(each.open_sets for each in every))
+
+
 def test_segments_that_do_not_hash_are_an_event_with_their_ids_and_later_an_incomplete_message():
     sets = HashSets(CONFIG)
     results = [r for offset, index in enumerate(range(4)) for r in sets.add(row(offset, index, fill=offset))]
@@ -40,6 +45,19 @@ def test_segments_that_do_not_hash_are_an_event_with_their_ids_and_later_an_inco
     assert {each.fields["reason"] for each in reported} == {"hash_mismatch"}
     assert reported[-1].fields["sds_ids"] == ["alice-0", "alice-1", "alice-2", "alice-3"]
     assert sets.is_blank, "nothing of a set that was given up stays"
+
+
+def test_a_segment_looks_at_no_other_set_of_its_hash_while_there_is_room(monkeypatch: pytest.MonkeyPatch):
+    """Each one added up what everybody held of its hash: 1.6 ms among 4 000 invented names, where 20 µs is usual."""
+    sets, looked = HashSets(CONFIG), []
+    for offset in range(200):
+        sets.add(row(offset, 0, sender=f"mallory {offset}"))
+    sets = HashSets.from_bytes(sets.to_bytes(), CONFIG)
+    assert sets._held == add_up(sets)
+    count = vars(Reassembler)["open_sets"].fget
+    monkeypatch.setattr(Reassembler, "open_sets", property(lambda self: looked.append(self) or count(self)))
+    sets.add(row(200, 0))
+    assert len({id(each) for each in looked}) == 1
 
 
 def test_the_senders_of_one_hash_share_a_bound_and_who_holds_most_makes_room():
@@ -70,6 +88,7 @@ def test_no_number_of_names_takes_the_room_of_who_sent_a_payload_first(
             sets.add(row(offset, 1))
             sets = HashSets.from_bytes(sets.to_bytes(), config) if restored else sets
         results += sets.add(row(offset, offset % 3, sender=f"mallory {offset}", event_us=offset * 1000))
+    assert sets._held == add_up(sets)
     for index in range(1, 4):
         results += sets.add(row(400 + index, index, event_us=10**6))
     assert [each.sender_id for each in results if isinstance(each, Message)] == ["alice"]
