@@ -12,6 +12,10 @@ from reliable_channel.transport.private_files import private_file
 IN_MEMORY = ":memory:"
 """The path of a database without a file."""
 
+LOG_BYTES = 32 * 1024 * 1024
+"""The size to which a write-ahead log is cut after a larger transaction, for instance with many large segments. SQLite
+would leave it as it is until the database is closed."""
+
 
 def connect(path: Path | str, *, timeout_s: float) -> sqlite3.Connection:
     """A connection in autocommit mode, usable from any thread under the caller's lock. Its file is made if it is
@@ -51,6 +55,7 @@ def write_ahead(connection: sqlite3.Connection, synchronous: str = "NORMAL") -> 
     power cut may undo the latest ones, with ``FULL`` none."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA synchronous={synchronous}")
+    connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
 
 
 def execute_script(connection: sqlite3.Connection, script: str) -> None:
