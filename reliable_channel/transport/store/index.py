@@ -125,7 +125,7 @@ class EnvelopeIndex:
             execute_script(db, _INDEXES)
 
     def remove_files(self, paths: Iterable[str]) -> None:
-        """Forget files that are no longer part of the table."""
+        """Forget files that are no longer part of the table, and the topics that only they had: names are free."""
         paths = list(paths)
         if not paths:
             return
@@ -134,6 +134,10 @@ class EnvelopeIndex:
             marks = ",".join(str(int(file)) for file in gone) or "NULL"
             db.execute(f"DELETE FROM envelopes WHERE file IN ({marks})")  # noqa: S608 — numbers only
             db.execute(f"DELETE FROM files WHERE id IN ({marks})")  # noqa: S608
+            db.execute(
+                "DELETE FROM topics WHERE NOT EXISTS (SELECT 1 FROM envelopes WHERE content = topics.id)"
+                " AND NOT EXISTS (SELECT 1 FROM envelopes WHERE pubsub = topics.id)"
+            )
 
     @contextmanager
     def hold_if_free(self) -> Iterator[bool]:

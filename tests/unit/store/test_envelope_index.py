@@ -106,3 +106,17 @@ def test_the_places_are_those_of_an_ordered_list(
         query = StoreQuery(start_time_ns=start, end_time_ns=end, forward=forward, **topics)
         assert index.select(query, after, 5) == expected
     index.close()
+
+
+def test_topics_are_forgotten_with_the_last_file_that_has_them() -> None:
+    index = EnvelopeIndex(":memory:", "table")
+    index._db = index._writer
+    kept, gone = "/app/1/kept/proto", "/app/1/invented/proto"
+    index.add_file("old", (IndexRow(n, name(n), PUBSUB, topic, n) for n, topic in enumerate((kept, gone))))
+    index.add_file("new", [IndexRow(2, name(2), PUBSUB, kept, 0)])
+    index.complete()
+    index.remove_files(["old"])
+    assert {topic for (topic,) in index._db.execute("SELECT name FROM topics")} == {PUBSUB, kept}
+    assert index.select(StoreQuery(content_topics=(kept,)), None, 21) == [Position(2, name(2))]
+    assert index.select(StoreQuery(content_topics=(gone,)), None, 21) == []
+    index.close()
