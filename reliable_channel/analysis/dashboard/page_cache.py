@@ -19,7 +19,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ReliableChannelError
 
 FRESH_S = 1.0
-MOST_KEPT = 128
+MOST_KEPT, MOST_KEPT_BYTES = 128, 32 * 1024 * 1024
 AT_ONCE = 4
 """The maximum number of answers rendered at the same time; others wait. Each may take a query's memory."""
 
@@ -77,6 +77,6 @@ class PageCache:
         with self._lock:
             if status == 200:
                 self._kept[tag] = made
-            while len(self._kept) > MOST_KEPT:
+            while len(self._kept) > MOST_KEPT or sum(map(len, self._kept.values())) > MOST_KEPT_BYTES:
                 self._kept.popitem(last=False)
         return made, status

@@ -403,6 +403,19 @@ def test_many_requests_share_one_look_at_the_tables(sample_tables: Path, monkeyp
     assert len(looked) == 3, "at the start, at the first request, and after a second"
 
 
+def test_the_pages_that_are_kept_have_few_bytes_in_all(tmp_path: Path) -> None:
+    """A client chooses the addresses, and so which 128 pages those are."""
+    cache, rendered = PageCache(PathSettings(data_dir=str(tmp_path))), list[int]()
+
+    def render(number: int) -> None:
+        size = page_cache.MOST_KEPT_BYTES // 4
+        cache.get_or_render(f"{number}", lambda: (rendered.append(number) or bytes(size), 200))  # type: ignore[func-returns-value]
+
+    for number in (0, 1, 2, 3, 0, 4, 0, 1):
+        render(number)
+    assert rendered == [0, 1, 2, 3, 4, 1], "the one requested last but one made room"
+
+
 @pytest.mark.parametrize(
     ("part", "whole", "expected"),
     [(0, 0, "–"), (1, 3, "33.3 %"), (1, 10_000, "0.01 %"), (9_999, 10_000, "> 99.9 %"), (5, 5, "100 %")],
