@@ -38,7 +38,7 @@ from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.lake.tables.views import DUCKDB_MACROS, EVIDENCE_MACROS, FUNCTIONS, VIEWS, View
 from reliable_channel.runtime.interrupts import run_interruptibly
 
-MEMORY_LIMIT = "2GB"
+MEMORY_LIMIT = "1GB"
 PATIENCE_S = 20.0
 """The longest time of a user's query, which is then interrupted."""
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow.dataset as ds
 import pytest
 
+from reliable_channel.analysis.report.snapshot import create_views
+from reliable_channel.core.sds.filter import OwnFilter
+from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import ACKS, SDS_MESSAGES
 from reliable_channel.lake.tables.views.participant_views import participant_views_sql
 from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Nap, Partition, Scenario, SizeMix
 from reliable_channel.simulation.world import World, simulate
@@ -96,3 +103,26 @@ def test_nobody_knows_before_what_reached_it_after_a_partition(tmp_path: Path) -
         assert [row for row in within if (row["last_had_ms"] or 0) > begin] == []
         late += len(within)
     assert late > 20
+
+
+def test_a_hundred_participants_and_a_thousand_messages_are_compared_in_little_memory() -> None:
+    """With the names in each of the 100 000 pairs this took 110 MB, and the search for splits in a day 1.8 GB."""
+    filter_, rows = OwnFilter(FilterFormat()), []
+    for number in range(1_100):
+        at_us, sds_id = (1_767_225_600 + number) * 1_000_000, f"{number:064x}"
+        message = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/app/1/crowd/proto", "channel_id": "crowd"}
+        message |= {"sds_id": sds_id, "sender_id": f"participant {number % 100}", "sds_kind": "content"}
+        record = {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": number, "event_time": at_us}
+        lamport = at_us // 1_000
+        rows.append({**message, **record, "lamport_timestamp": lamport, "bloom_filter": filter_.encode()})
+        filter_.insert(sds_id)
+    engine = duckdb.connect(config={"threads": 1, "memory_limit": "70MB", "temp_directory": ""})
+    engine.execute("SET TimeZone = 'UTC'")
+    create_views(engine, ())
+    for table in (SDS_MESSAGES, ACKS):
+        engine.register(table.name, ds.dataset(as_arrow(rows if table is SDS_MESSAGES else [], table)))
+    totals = f"SELECT sum(messages), sum(may_lack), sum(lacks) FROM ({participant_views_sql()})"  # noqa: S608 - our own
+    ((messages, may_lack, lacks),) = engine.sql(totals).fetchall()
+    engine.close()
+    assert messages == may_lack > 90_000
+    assert lacks == 0

@@ -29,25 +29,25 @@ are understood; one that is ahead counts as the time of arrival."""
 
 _IS_AHEAD = f"lamport_timestamp - unix_millis(event_time) BETWEEN {_TOLERANCE_MS} AND {DAY_MS}"
 """What participants refuse, and so lack without fault (docs/sds.md, *Lamport timestamps*)."""
-_SHOWN = f"{CHANNEL}, participant, shown_by"
 _PARTICIPANTS = f"""\
-SELECT pubsub_topic, content_topic, channel_id, participant, shown_by, made_ms, coalesce(messages, 0) AS messages,
+SELECT {CHANNEL}, participant, shown_by, made_ms, coalesce(messages, 0) AS messages,
        coalesce(has, 0) AS has, coalesce(lacks, 0) AS lacks, coalesce(messages - has - lacks, 0) AS may_lack,
        coalesce(in_filter, 0) AS in_filter, rate AS false_positive_rate, lacks_since, oldest_missing,
        cut_off_from, cut_off_since
 FROM filters LEFT JOIN (
-    SELECT {_SHOWN}, count(*) AS messages, count(*) FILTER (WHERE has) AS has, count(*) FILTER (WHERE lacks) AS lacks,
+    SELECT shown_no, count(*) AS messages, count(*) FILTER (WHERE has) AS has, count(*) FILTER (WHERE lacks) AS lacks,
            count(*) FILTER (WHERE is_in_filter AND NOT has) AS in_filter,
            min(seen) FILTER (WHERE lacks) AS lacks_since, min_by(sds_id, seen) FILTER (WHERE lacks) AS oldest_missing
-    FROM states GROUP BY {_SHOWN}
-) USING ({_SHOWN}) LEFT JOIN (
-    SELECT {_SHOWN}, array_sort(array_agg(sender_id)) AS cut_off_from, min(cut_off_since) AS cut_off_since
-    FROM senders WHERE cut_off_since IS NOT NULL GROUP BY {_SHOWN}
-) USING ({_SHOWN})"""  # noqa: S608 - text of our own only
+    FROM states JOIN (SELECT content_no, sds_id, seen FROM contents) USING (content_no) GROUP BY shown_no
+) USING (shown_no) LEFT JOIN (
+    SELECT shown_no, array_sort(array_agg(sender_id)) AS cut_off_from, min(cut_off_since) AS cut_off_since
+    FROM senders JOIN (SELECT channel_no, sender_no, sender_id FROM participants) USING (channel_no, sender_no)
+    WHERE cut_off_since IS NOT NULL GROUP BY shown_no
+) USING (shown_no)"""  # noqa: S608 - text of our own only
 _SENDERS = f"""\
 SELECT {CHANNEL}, participant, made_ms, sender_id, known, settled, last_had_ms,
        CASE WHEN cut_off_since IS NOT NULL THEN lacks_from_ms END AS cut_off_ms
-FROM senders"""  # noqa: S608
+FROM senders LEFT JOIN (SELECT channel_no, sender_no, sender_id FROM participants) USING (channel_no, sender_no)"""  # noqa: S608
 
 
 def participant_views_sql(where: str = "true", every_ms: int | None = None) -> str:
@@ -61,23 +61,23 @@ def participant_views_sql(where: str = "true", every_ms: int | None = None) -> s
     known and settled (number of SDS messages of the last 5 minutes that it had, and of those with evidence),
     last_had_ms (when the newest was made that it had), cut_off_ms (when the oldest was made since which it lacks all,
     null unless it is cut off)."""
-    shown = _SHOWN
+    shown = f"{CHANNEL}, channel_no, participant, participant_no, shown_by, shown_no, shown_at, made_ms, joined_ms"
     if every_ms is None:
-        place, most, counted, time = "sds_id", _MOST_PARTICIPANTS, f"c.place <= {_RECENT}", "0"
-        pairs, sender = f"filters JOIN contents c USING ({CHANNEL})", "c.sender_id"
+        slot, most, recent, counted, time = "sds_id", _MOST_PARTICIPANTS, f"place <= {_RECENT}", "true", "0"
+        pairs, sender = "filters JOIN contents USING (channel_no)", "sender_no"
     else:
-        place, most = f"unix_millis(seen) - unix_millis(seen) % {_SLOT_MS}", _MOST_SAMPLED
-        counted, time = f"unix_millis(c.seen) > made_ms - {_SPAN_MS}", f"made_ms - made_ms % {every_ms}"
-        counted += " AND unix_millis(c.seen) <= made_ms"
+        slot, most, recent = f"unix_millis(seen) - unix_millis(seen) % {_SLOT_MS}", _MOST_SAMPLED, "true"
+        counted, time = f"unix_millis(seen) > made_ms - {_SPAN_MS}", f"made_ms - made_ms % {every_ms}"
+        counted += " AND unix_millis(seen) <= made_ms"
         # By spans: else every message of the whole time is compared with each filter.
         pairs = f"""(SELECT *, unnest([made_ms // {_SPAN_MS}, made_ms // {_SPAN_MS} - 1]) AS span FROM filters)
-         JOIN (SELECT contents.*, p.place AS sender_place, unix_millis(seen) // {_SPAN_MS} AS span
-               FROM contents JOIN participants p USING ({CHANNEL}, sender_id)) c USING ({CHANNEL}, span)"""  # noqa: S608
+         JOIN (SELECT *, unix_millis(seen) // {_SPAN_MS} AS span FROM contents) USING (channel_no, span)"""  # noqa: S608
         # A channel may have a thousand senders; only those that are looked at can be apart.
-        sender = f"CASE WHEN c.sender_place <= {_MOST_SAMPLED} THEN c.sender_id END"
+        sender = f"CASE WHEN sender_no <= {_MOST_SAMPLED} THEN sender_no END"
     # What it acknowledged at any time it still has; over time, what it had acknowledged by then. A message whose first
     # copies were lost here shows that time, not the one at which a repair brought it.
     result, known = (_SENDERS, "<= shown_at") if every_ms else (_PARTICIPANTS, "IS NOT NULL")
+    # There are millions of pairs, in which names of 64 characters would take gigabytes: they have numbers instead.
     return f"""\
 WITH sent AS (
     SELECT {CHANNEL}, sender_id, sds_id, min(sds_kind) AS sds_kind, min(event_time) AS seen,
@@ -89,69 +89,82 @@ WITH sent AS (
     SELECT {CHANNEL}, sds_id, min(seen) AS seen, min(made_ms) AS sent_ms, min_by(sender_id, seen) AS sender_id,
            min(message) AS message
     FROM sent WHERE sds_kind = 'content' AND NOT is_ahead GROUP BY {CHANNEL}, sds_id
-), contents AS (
-    SELECT *, row_number() OVER (PARTITION BY {CHANNEL} ORDER BY seen DESC, sds_id) AS place
-    FROM (SELECT *, row_number() OVER (PARTITION BY {CHANNEL}, sender_id, {place}
-                                       ORDER BY is_acknowledged IS NULL, seen, sds_id) AS number
-          FROM messages LEFT JOIN (SELECT {CHANNEL}, sds_id, true AS is_acknowledged FROM acks WHERE {where}
-                                   GROUP BY {CHANNEL}, sds_id) USING ({CHANNEL}, sds_id))
-    WHERE number = 1
 ), participants AS (
-    SELECT {CHANNEL}, sender_id, min(made_ms) AS joined_ms,
-           row_number() OVER (PARTITION BY {CHANNEL} ORDER BY count(*) DESC, sender_id) AS place
+    SELECT {CHANNEL}, sender_id, min(made_ms) AS joined_ms, dense_rank() OVER (ORDER BY {CHANNEL}) AS channel_no,
+           cast(row_number() OVER (PARTITION BY {CHANNEL} ORDER BY count(*) DESC, sender_id) AS int) AS sender_no
     FROM sent GROUP BY {CHANNEL}, sender_id
+), contents AS (
+    SELECT channel_no, sds_id, seen, sent_ms, sender_no,
+           cast(row_number() OVER (ORDER BY channel_no, sds_id) AS int) AS content_no,
+           dense_rank() OVER (ORDER BY message) AS message_no
+    FROM (SELECT *, row_number() OVER (PARTITION BY {CHANNEL} ORDER BY seen DESC, sds_id) AS place
+          FROM (SELECT *, row_number() OVER (PARTITION BY {CHANNEL}, sender_id, {slot}
+                                             ORDER BY is_acknowledged IS NULL, seen, sds_id) AS number
+                FROM messages LEFT JOIN (SELECT {CHANNEL}, sds_id, true AS is_acknowledged FROM acks WHERE {where}
+                                         GROUP BY {CHANNEL}, sds_id) USING ({CHANNEL}, sds_id))
+          WHERE number = 1)
+    JOIN participants USING ({CHANNEL}, sender_id) WHERE {recent}
 ), shown AS (
-    SELECT {CHANNEL}, sender_id AS participant, sds_id AS shown_by, made_ms, joined_ms,
-           least(unix_millis(seen), made_ms + {_SETTLE_MS}) AS shown_at
+    SELECT {CHANNEL}, channel_no, sender_id AS participant, sender_no AS participant_no, sds_id AS shown_by, made_ms,
+           joined_ms, least(unix_millis(seen), made_ms + {_SETTLE_MS}) AS shown_at,
+           cast(row_number() OVER (ORDER BY channel_no, sender_no, sds_id) AS int) AS shown_no
     FROM (SELECT *, row_number() OVER (PARTITION BY {CHANNEL}, sender_id, {time}
                                        ORDER BY made_ms DESC, sds_id) AS newest FROM sent)
-    JOIN participants USING ({CHANNEL}, sender_id) WHERE newest = 1 AND place <= {most}
+    JOIN participants USING ({CHANNEL}, sender_id) WHERE newest = 1 AND sender_no <= {most}
 ), filters AS (
     SELECT *, false_positive_rate(bloom_filter) AS rate
-    FROM (SELECT {shown}, shown_at, made_ms, joined_ms, min_by(bloom_filter, event_time) AS bloom_filter
+    FROM (SELECT {shown}, min_by(bloom_filter, event_time) AS bloom_filter
           FROM shown JOIN (SELECT {CHANNEL}, sender_id AS participant, sds_id AS shown_by, bloom_filter, event_time
                            FROM sds_messages
                            WHERE sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE AND {where})
-                     USING ({shown})
-          GROUP BY {shown}, shown_at, made_ms, joined_ms)
-), pairs AS (
-    SELECT {shown}, shown_at, made_ms, rate, c.sds_id, {sender} AS sender_id, c.message, c.seen, c.sent_ms,
-           unix_millis(c.seen) <= made_ms - {_SETTLE_MS} AS was_there
-    FROM {pairs}
-    WHERE c.sender_id <> participant AND unix_millis(c.seen) > joined_ms AND {counted}
-), absent AS (
-    SELECT {shown}, explode(ids) AS sds_id
-    FROM (SELECT {shown}, absent_ids(bloom_filter, ids) AS ids
-          FROM filters JOIN (SELECT {shown}, array_agg(sds_id) AS ids FROM pairs WHERE was_there GROUP BY {shown})
-                       USING ({shown}))
+                     USING ({CHANNEL}, participant, shown_by)
+          GROUP BY {shown})
 ), acknowledged AS (
-    SELECT {CHANNEL}, acknowledged_by AS participant, sds_id, min(event_time) AS first_at,
-           min(event_time) FILTER (WHERE certainty = 'certain') AS certain_at
-    FROM acks WHERE {where} GROUP BY {CHANNEL}, acknowledged_by, sds_id
+    SELECT participant_no, content_no, first_at, certain_at
+    FROM (SELECT channel_no, sds_id, sender_no AS participant_no, min(event_time) AS first_at,
+                 min(event_time) FILTER (WHERE certainty = 'certain') AS certain_at
+          FROM (SELECT {CHANNEL}, acknowledged_by AS sender_id, sds_id, event_time, certainty FROM acks WHERE {where})
+          JOIN participants USING ({CHANNEL}, sender_id) WHERE sender_no <= {most}
+          GROUP BY channel_no, sds_id, sender_no)
+    JOIN (SELECT channel_no, sds_id, content_no FROM contents) USING (channel_no, sds_id)
+), pairs AS (
+    SELECT shown_no, content_no, {sender} AS sender_no, sent_ms, sent_ms > made_ms - {_NEW_MS} AS is_new,
+           unix_millis(seen) <= made_ms - {_SETTLE_MS} AS was_there, rate IS NOT NULL AS is_readable,
+           coalesce(unix_millis(certain_at) {known}, false) AS has,
+           coalesce(unix_millis(first_at) {known}, false) AS is_acknowledged
+    FROM {pairs} LEFT JOIN acknowledged USING (participant_no, content_no)
+    WHERE sender_no <> participant_no AND unix_millis(seen) > joined_ms AND {counted}
+), absent AS (
+    SELECT shown_no, content_no, true AS is_absent
+    FROM (SELECT channel_no, shown_no, explode(ids) AS sds_id
+          FROM (SELECT channel_no, shown_no, absent_ids(bloom_filter, ids) AS ids
+                FROM filters JOIN (SELECT shown_no, array_agg(sds_id) AS ids
+                                   FROM pairs JOIN (SELECT content_no, sds_id FROM contents) USING (content_no)
+                                   WHERE was_there AND NOT has GROUP BY shown_no) USING (shown_no)))
+    JOIN (SELECT channel_no, sds_id, content_no FROM contents) USING (channel_no, sds_id)
 ), states AS (
-    SELECT *, is_in_filter OR is_acknowledged AS is_known
-    FROM (SELECT {shown}, made_ms, sds_id, sender_id, message, seen, sent_ms,
-                 coalesce(unix_millis(certain_at) {known}, false) AS has,
-                 coalesce(a.is_absent AND NOT coalesce(unix_millis(first_at) {known}, false), false) AS lacks,
-                 coalesce(was_there AND a.is_absent IS NULL AND rate IS NOT NULL, false) AS is_in_filter,
-                 coalesce(unix_millis(first_at) {known}, false) AS is_acknowledged
-          FROM pairs LEFT JOIN (SELECT *, true AS is_absent FROM absent) a USING ({shown}, sds_id)
-               LEFT JOIN acknowledged USING ({CHANNEL}, participant, sds_id))
+    SELECT shown_no, content_no, sender_no, sent_ms, is_new, has, is_in_filter,
+           coalesce(is_absent AND NOT is_acknowledged, false) AS lacks, is_in_filter OR is_acknowledged AS is_known
+    FROM (SELECT *, was_there AND is_readable AND is_absent IS NULL AS is_in_filter
+          FROM pairs LEFT JOIN absent USING (shown_no, content_no))
 ), had AS (
-    SELECT {shown}, made_ms, sender_id, max(sent_ms) FILTER (WHERE is_known) AS last_had_ms,
-           count(*) FILTER (WHERE is_known AND sent_ms > made_ms - {_NEW_MS}) AS known,
-           count(*) FILTER (WHERE (is_known OR lacks) AND sent_ms > made_ms - {_NEW_MS}) AS settled
-    FROM states GROUP BY {shown}, made_ms, sender_id
+    SELECT shown_no, sender_no, max(sent_ms) FILTER (WHERE is_known) AS last_had_ms,
+           count(*) FILTER (WHERE is_known AND is_new) AS known,
+           count(*) FILTER (WHERE (is_known OR lacks) AND is_new) AS settled
+    FROM states GROUP BY shown_no, sender_no
 ), lacked AS (
-    SELECT {shown}, sender_id, min(sent_ms) AS lacks_from_ms, min(seen) AS lacks_from,
-           count(DISTINCT message) AS messages
-    FROM states JOIN had USING ({shown}, made_ms, sender_id)
-    WHERE lacks AND (last_had_ms IS NULL OR sent_ms > last_had_ms) GROUP BY {shown}, sender_id
+    SELECT shown_no, sender_no, min(sent_ms) AS lacks_from_ms, min(seen) AS lacks_from,
+           count(DISTINCT message_no) AS messages
+    FROM (SELECT shown_no, content_no, sender_no, sent_ms
+          FROM states JOIN (SELECT shown_no, sender_no, last_had_ms FROM had) USING (shown_no, sender_no)
+          WHERE lacks AND (last_had_ms IS NULL OR sent_ms > last_had_ms))
+    JOIN (SELECT content_no, message_no, seen FROM contents) USING (content_no) GROUP BY shown_no, sender_no
 ), senders AS (
-    SELECT {shown}, made_ms, sender_id, known, settled, last_had_ms, lacks_from_ms,
+    SELECT {CHANNEL}, channel_no, participant, shown_no, made_ms, sender_no, known, settled, last_had_ms, lacks_from_ms,
            CASE WHEN messages >= {_CUT_OFF} AND unix_millis(lacks_from) <= made_ms - {_CUT_OFF_MS}
                 THEN lacks_from END AS cut_off_since
-    FROM had LEFT JOIN lacked USING ({shown}, sender_id)
+    FROM had LEFT JOIN lacked USING (shown_no, sender_no)
+         JOIN (SELECT {CHANNEL}, channel_no, participant, shown_no, made_ms FROM filters) USING (shown_no)
 )
 {result}"""  # noqa: S608 - text of our own only
 
