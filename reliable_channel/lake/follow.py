@@ -23,9 +23,10 @@ from reliable_channel.lake.tables import Table
 RESTORE = "RESTORE"
 """The operation that makes an older version of a table the newest one (:mod:`.restored`)."""
 
-ROWS_AT_ONCE, LONG_ROWS = 10_000, 128
-"""The number of rows that are read at a time; of rows with the bytes of undecodable records, the number of these. A
-whole column of a compacted file can take a hundred times the file's size: causal histories compress well."""
+ROWS_AT_ONCE, LONG_ROWS, NAMING_ROWS = 10_000, 128, 512
+"""The number of rows that are read at a time; of rows with the bytes of undecodable records, and with causal histories
+of up to a thousand ids, the number of these. A whole column of a compacted file can take a hundred times the file's
+size: causal histories compress well."""
 
 
 def list_files_since(opened: DeltaTable, column: str, since_us: int) -> list[str]:
@@ -145,7 +146,7 @@ def iterate_rows(
     """Read some columns from files of a table, some rows at a time. Raises as :func:`read_files`."""
     files, root = filesystem(paths.table(table.name))
     schema = _make_nullable_schema(table, columns)
-    at_once = LONG_ROWS if "raw" in columns else ROWS_AT_ONCE
+    at_once = LONG_ROWS if "raw" in columns else NAMING_ROWS if "causal_history" in columns else ROWS_AT_ONCE
     for file_path in file_paths:
         # Spark writes times as INT96, which have no time zone: the cast makes them UTC, as they are in every table.
         with pq.ParquetFile(f"{root}/{file_path}", filesystem=files, coerce_int96_timestamp_unit="us") as opened:

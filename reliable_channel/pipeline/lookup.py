@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from itertools import islice
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -91,6 +92,15 @@ class Lookup:
         ``values``."""
         return read_files(self._paths, self._table, self.files_with(values), columns, where)
 
+    def messages(
+        self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression, most_named: int
+    ) -> pa.Table:
+        """:meth:`rows` of ``sds_messages``, with the last ``most_named`` entries of each causal history alone: anybody
+        can repeat a message that names a thousand ids."""
+        none = read_files(self._paths, self._table, (), columns)
+        pieces = (rows.filter(where) for rows in self.iterate(columns, values))
+        return pa.concat_tables([none, *(cut_histories(rows, most_named) for rows in pieces)])
+
     def find_naming(self, ids: Set[str]) -> set[str]:
         """The ids of the messages in ``sds_messages`` whose causal histories name one of ``ids``."""
         return set().union(*(list_naming(rows, ids) for rows in self.iterate(NAMING, ids)))
@@ -135,6 +145,19 @@ def list_values(rows: pa.Table, table: Table) -> pa.Array:
 def list_named_ids(histories: pa.Array) -> pa.Array:
     """The SDS ids in causal histories, in order."""
     return pc.struct_field(pc.list_flatten(histories), "sds_id")
+
+
+def cut_histories(rows: pa.Table, most: int) -> pa.Table:
+    """``rows`` with only the last ``most`` entries of each causal history."""
+    histories = rows["causal_history"].combine_chunks()
+    ends = histories.offsets.to_numpy()[1:]
+    first = np.maximum(histories.offsets.to_numpy()[:-1], ends - most)
+    offsets = np.concatenate([[0], np.cumsum(ends - first)])
+    kept = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], ends - first)
+    cut = pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), histories.values.take(pa.array(kept)), histories.type, mask=histories.is_null()
+    )
+    return rows.set_column(rows.schema.get_field_index("causal_history"), rows.schema.field("causal_history"), cut)
 
 
 NAMING = ("sds_id", "causal_history")

@@ -18,7 +18,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.schema import file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.lookup import NAMING, UNSETTLED, Lookup, is_among, list_named_ids
-from reliable_channel.pipeline.verdict.gather import SPAN
+from reliable_channel.pipeline.verdict.gather import MAX_WITNESSED, SPAN
 from reliable_channel.pipeline.verdict.related import read_related
 from reliable_channel.pipeline.verdict.rules import Verdict
 from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
@@ -54,6 +54,8 @@ def find_affected(
     payloads = {*touched.payloads, *verdicts["entire_message_hash"].drop_null().to_pylist()}
 
     def read(table: Table, columns: Sequence[str], values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
+        if table is tables.SDS_MESSAGES:
+            return look_up[table].messages(columns, values, where, MAX_WITNESSED)
         return look_up[table].rows(columns, values, where)
 
     names = {sds_id for _, sds_id in ids}
@@ -136,7 +138,7 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
         where = is_among("send_id", new) & pc.field("sds_id").is_valid()
         yield from find_ids(tables.SENDER_EVENTS, new, where, "send_id")
         # What a message names is witnessed once somebody acknowledges the message.
-        messages = look_up[tables.SDS_MESSAGES].rows(NAMING, new, is_among("sds_id", new))
+        messages = look_up[tables.SDS_MESSAGES].messages(NAMING, new, is_among("sds_id", new), MAX_WITNESSED)
         named = {*list_named_ids(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
         lost = [*find_ids(tables.LOST_DEPENDENCIES, named | new, is_among("sds_id", named | new))]
         yield from lost
