@@ -19,6 +19,7 @@ from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_in_families, encode_sds_message
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
+from reliable_channel.evidence import look_ups
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.refetch import RefetchResult, refetch
 from reliable_channel.evidence.requests import find_open_requests
@@ -90,6 +91,27 @@ def test_an_attempt_is_asked_once_and_a_new_attempt_again(settings: Settings) ->
     request(settings, "m2", LOST, attempt=2)
     outcome, _ = run(settings, node)
     assert (node.queries, outcome.requests) == (2, 1)
+
+
+def test_what_is_in_kafka_and_was_not_recorded_is_asked_for_and_written_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill in between. It is in Kafka twice then; recorded first, it might never be there."""
+    request(settings, "m1", STORED)
+    node = MemoryNode("a", STORED)
+
+    def kill(*_: object) -> None:
+        raise SystemExit(137)
+
+    with monkeypatch.context() as killed, pytest.raises(SystemExit):
+        killed.setattr(look_ups, "append_rows", kill)
+        run(settings, node)
+    assert presence(settings) == {}
+    _, written = run(settings, node)
+    assert [entry.message for entry in written] == [STORED]
+    assert presence(settings) == {("a", "m1"): "present"}
+    run(settings, node)
+    assert node.queries == 2
 
 
 def test_the_same_channel_and_sds_id_on_another_content_topic_is_another_message(settings: Settings) -> None:
