@@ -20,7 +20,7 @@ from deltalake import WriterProperties
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.config import PathSettings, Settings
-from reliable_channel.core.errors import LocalError
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.follow import LONG_ROWS
@@ -92,10 +92,11 @@ def run(
     """Maintain the tables (``only`` these, by name), one after another; with ``dry_run`` count and change nothing.
 
     Raises ``LocalError`` for an unknown table, ``EnvironmentFault`` if none of these tables exists, while another run
-    works or if conflicts persist."""
+    works or, after all other tables, if conflicts persist in one."""
     if unknown := sorted(set(only) - BY_NAME.keys()):
         raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
-    done = []
+    done: list[MaintenanceResult] = []
+    failed: list[EnvironmentFault] = []
     with nullcontext() if dry_run or only else record_outcome(settings.paths, "maintain"):
         every = make_plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
         wanted = [plan for plan in every if not only or plan.table.name in only]
@@ -104,17 +105,23 @@ def run(
                 raise no_table_fault(settings.paths.table(name))
             raise no_tables_fault(settings.paths.data_dir)
         with hold_lease(settings.paths) if not dry_run else nullcontext(lambda: None) as still_alone:
-            for plan in wanted:
+            for number, plan in enumerate(wanted):
                 still_alone()
                 try:
                     done.append(_maintain_table(settings, plan, dry_run))
+                except EnvironmentFault as fault:  # of this table, as where others change it in each attempt
+                    failed.append(fault)
+                    say(f"{plan.table.name}: {fault}")
                 except (OSError, DeltaError):
                     # Nothing more is written. What can be removed goes all the same: on a full disk, that makes room.
-                    for left in wanted[len(done) :]:
+                    for left in wanted[number:]:
                         with suppress(OSError, DeltaError):
                             _vacuum(settings.paths, left, dry_run)
                     raise
-                say(str(done[-1]))
+                else:
+                    say(str(done[-1]))
+        if failed:
+            raise failed[0]
     return done
 
 

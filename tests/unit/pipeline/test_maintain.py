@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from reliable_channel.cli import main
-from reliable_channel.config import Settings, load
+from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.commit import TableFile, replace_files
@@ -24,7 +24,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import ACKS, DAY_MS, SDS_MESSAGES
+from reliable_channel.lake.tables import ACKS, DAY_MS, SDS_MESSAGES, Table
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
 from reliable_channel.pipeline.maintenance import alone, maintain, maintain_plan
@@ -215,6 +215,26 @@ def test_a_run_that_finds_the_disk_full_removes_what_can_be_removed_in_every_tab
     assert [orphan.exists() for orphan in orphans] == [False, False]
     assert offsets(settings) == [0, 1]
     assert maintained(settings).rows_deleted == 1
+
+
+def test_a_table_that_others_change_in_each_attempt_keeps_no_other_from_maintenance(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a large table of verdicts, of which each round rewrites a file: the tables after it were not maintained."""
+    create_tables(settings.paths, (ACKS,))
+    real = maintain._optimize
+
+    def conflict(paths: PathSettings, table: Table) -> None:
+        if table == SDS_MESSAGES:
+            raise EnvironmentFault("Another writer changed the table in each of 6 attempts.")
+        real(paths, table)
+
+    monkeypatch.setattr(maintain, "_optimize", conflict)
+    said: list[str] = []
+    with pytest.raises(EnvironmentFault, match="in each of 6 attempts"):
+        maintain.run(settings, now_ms=NOW_MS, say=said.append)
+    assert [line.partition(" ")[0] for line in said] == ["sds_messages:", "acks:"]
+    assert "in each of 6 attempts" in said[0]
 
 
 def test_compaction_and_a_rewrite_of_the_same_files_double_no_row(settings: Settings) -> None:
