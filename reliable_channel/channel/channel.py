@@ -256,7 +256,7 @@ class ReliableChannel:
         if not room:
             raise SendBufferFull(
                 f"{limit} bytes of channel {self.channel_id!r} wait for the node since {timeout:g} s.",
-                "Wait for them to be sent, or raise max_queued_bytes.",
+                "Wait for them to be sent. A program may also set a larger max_queued_bytes.",
             )
         self._check()
 

@@ -68,8 +68,8 @@ class ReliableChannelConfig:
     @classmethod
     def of_april_2026(cls) -> ReliableChannelConfig:
         """The rules of the current revision: every wait for an acknowledgement is ``acknowledgement_timeout_ms``, the
-        rate limit counts the first segment of each message and admits its other segments, and one event reports every
-        failed send."""
+        rate limit counts ephemeral messages and the first segment of each other message (its other segments are
+        admitted), and one event reports every failed send."""
         return cls(
             rate_limit=RateLimitConfig(counts="messages"),
             sds=SdsParameters(retransmission=Retransmission.FIXED),

@@ -430,3 +430,10 @@ def test_what_is_given_counts_before_the_preset(tmp_path: Path, monkeypatch: pyt
 def test_an_unknown_preset_is_refused_by_name(tmp_path: Path) -> None:
     sentence = refusal(write(tmp_path, "participant: {preset: june_2026}"))
     assert "participant.preset" in sentence and "march_2026" in sentence
+
+
+def test_a_history_longer_than_the_log_is_refused_with_a_remedy_that_a_file_can_follow(tmp_path: Path) -> None:
+    """The remedy was to raise sds.max_log_entries, which is no setting."""
+    (tmp_path / "long.yaml").write_text("sds: {causal_history_size: 20000}")
+    with pytest.raises(ConfigurationError, match=r"sds\.causal_history_size is above .* Use fewer\."):
+        load(tmp_path / "long.yaml")

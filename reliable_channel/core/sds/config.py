@@ -207,4 +207,5 @@ class SdsParameters:
         if self.repair_t_max_ms <= self.repair_t_min_ms:
             raise ConfigurationError("sds.repair_t_max_ms is not above sds.repair_t_min_ms.", "Raise it.")
         if self.max_log_entries < self.causal_history_size:
-            raise ConfigurationError("sds.max_log_entries is below sds.causal_history_size.", "Raise it.")
+            cause = f"sds.causal_history_size is above sds.max_log_entries ({self.max_log_entries})."
+            raise ConfigurationError(cause, "Use fewer.")
