@@ -19,7 +19,7 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.records import MessageRecord, shorten
 from reliable_channel.messaging.schema import TABLES, lock_database, open_database, table
 from reliable_channel.transport.base import NodeStoppedError
-from reliable_channel.transport.sqlite import identify_file, refuse_moved_file, transaction
+from reliable_channel.transport.sqlite import OpenedFile, transaction
 from reliable_channel.transport.store.model import split
 from reliable_channel.transport.threads import OwnerProcess
 
@@ -94,7 +94,6 @@ class RecordStore:
     ``max_age_ms``. The oldest go first, and never one whose request is pending."""
 
     def __init__(self, path: Path | str, max_records: int, max_age_ms: int, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        self._path = path
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._max_age_ms = max_age_ms
@@ -104,7 +103,7 @@ class RecordStore:
         self._file_lock = lock_database(path)
         try:
             self._connection = open_database(path)
-            self._file = identify_file(path)
+            self._file = OpenedFile(path)
         except BaseException:
             self._unlock()
             raise
@@ -142,7 +141,7 @@ class RecordStore:
             before = (self._count, self._bytes, self._next_id, self._next_seq)
             try:
                 try:
-                    refuse_moved_file(self._path, self._file)
+                    self._file.refuse_moved()
                     with transaction(self._connection):
                         yield self._connection
                 except BaseException:

@@ -27,27 +27,30 @@ def connect(path: Path | str, *, timeout_s: float) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=timeout_s)
 
 
-FileIdentity = tuple[int, int] | None
+class OpenedFile:
+    """The file of a database that was just opened, to notice when it is not in its place any more. Raises ``OSError``
+    if it is not there."""
 
+    def __init__(self, path: Path | str) -> None:
+        self._path = None if str(path) == IN_MEMORY else Path(path).absolute()
+        self._identity = self._identify()
 
-def identify_file(path: Path | str) -> FileIdentity:
-    """What distinguishes the file of a database from another one in its place: device and inode; ``None`` in memory.
-    Raises ``OSError``."""
-    if str(path) == IN_MEMORY:
-        return None
-    status = Path(path).stat()
-    return status.st_dev, status.st_ino
+    def refuse_moved(self) -> None:
+        """Raise ``sqlite3.OperationalError`` if the file was deleted, moved or replaced. With a write-ahead log SQLite
+        goes on writing to it, and nobody can open it again."""
+        try:
+            is_same = self._identify() == self._identity
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise sqlite3.OperationalError("its file was deleted, moved or replaced")
 
-
-def refuse_moved_file(path: Path | str, identity: FileIdentity) -> None:
-    """Raise ``sqlite3.OperationalError`` if the file that was opened is not in its place any more. With a write-ahead
-    log SQLite goes on writing to it, and nobody can open it again."""
-    try:
-        is_same = identify_file(path) == identity
-    except FileNotFoundError:
-        is_same = False
-    if not is_same:
-        raise sqlite3.OperationalError("its file was deleted, moved or replaced")
+    def _identify(self) -> tuple[int, int] | None:
+        """Device and inode; ``None`` in memory."""
+        if self._path is None:
+            return None
+        status = self._path.stat()
+        return status.st_dev, status.st_ino
 
 
 def write_ahead(connection: sqlite3.Connection, synchronous: str = "NORMAL") -> None:

@@ -20,10 +20,9 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.file_lock import FileLock
 from reliable_channel.transport.sqlite import (
     IN_MEMORY,
+    OpenedFile,
     connect,
     execute_script,
-    identify_file,
-    refuse_moved_file,
     transaction,
     write_ahead,
 )
@@ -92,7 +91,7 @@ class SqlitePersistence:
         self._ids: dict[ChannelKey, int] = {}
         try:
             self._connection = connect(self.path, timeout_s=10.0)
-            self._file = identify_file(self.path)
+            self._file = OpenedFile(self.path)
             self._prepare(synchronous)
         except (OSError, sqlite3.Error) as error:
             raise EnvironmentFault(
@@ -132,7 +131,6 @@ class SqlitePersistence:
         with self._lock:
             try:
                 try:
-                    refuse_moved_file(self.path, self._file)
                     with transaction(self._connection):
                         yield self._connection
                 except BaseException:
@@ -208,6 +206,7 @@ class SqlitePersistence:
         delivered: Sequence[str] = (),
     ) -> None:
         with self._transaction() as do:
+            self._file.refuse_moved()
             channel = self._id(do, key)
             journal = entries if self.keeps_journal else ()
             do.executemany("INSERT INTO journal(channel, entry) VALUES (?, ?)", [(channel, entry) for entry in journal])
@@ -250,6 +249,7 @@ class SqlitePersistence:
         if not self.keeps_journal:
             return
         with self._transaction() as do:
+            self._file.refuse_moved()
             channel = self._id(do, key)
             do.execute("INSERT OR REPLACE INTO snapshot VALUES (?, ?)", (channel, snapshot))
             do.execute("UPDATE channel SET fingerprint=? WHERE id=?", (fingerprint, channel))

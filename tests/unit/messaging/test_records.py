@@ -454,9 +454,13 @@ def test_a_forked_process_cannot_use_a_node_and_holds_no_lock_of_it(tmp_path: Pa
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_records_whose_database_is_deleted_are_not_stored(tmp_path: Path) -> None:
+def test_records_whose_database_is_deleted_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite went on writing to a file that nobody can open again."""
-    store = RecordStore(tmp_path / "node.db", 10, 60_000)
+    monkeypatch.chdir(tmp_path)
+    store = RecordStore("node.db", 10, 60_000)
+    monkeypatch.chdir("/")
+    with store.transaction():
+        pass
     for file in tmp_path.glob("node.db*"):
         file.unlink()
     with pytest.raises(EnvironmentFault, match="its file was deleted, moved or replaced"), store.transaction():
