@@ -94,7 +94,7 @@ class RoundFaults:
         """Log the error of a round, inside its ``except``; returns it as a text for a health."""
         is_foreseen = isinstance(error, EnvironmentFault | OSError)
         if type(error) is not self._last:
-            _log.error("%s: %s", self._what, error, exc_info=not is_foreseen)
+            _log.error("%s: %s", self._what, error, exc_info=None if is_foreseen else error)
         self._last = type(error)
         return str(error) if is_foreseen else f"{self._what}: {type(error).__name__}; the log has more"
 
