@@ -121,13 +121,13 @@ def read_payloads(
     a thousand times its size. Arrow's scanner reads those ahead whose statistics allow one: all of a compacted file of
     100 MB, in 266 MB of memory instead of 11 and with four times the CPU. Raises as :func:`read_files`."""
     files, root = filesystem(paths.table(table.name))
-    schema = _make_nullable_schema(table, columns)
+    schema, key_schema = _make_nullable_schema(table, columns), _make_nullable_schema(table, keys)
     read = []
     for file_path in file_paths:
         with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
             for group in range(opened.num_row_groups):
                 # One thread, here and below: a task has one core (docs/measurements-history.md, *Why workers grew*).
-                compared = opened.read_row_group(group, keys, use_threads=False)
+                compared = opened.read_row_group(group, keys, use_threads=False).select(keys).cast(key_schema)
                 numbered = compared.append_column("number", pa.array(np.arange(compared.num_rows)))
                 wanted, begin = numbered.filter(where)["number"].to_numpy(), 0
                 for batch in opened.iter_batches(LONG_ROWS, [group], columns, use_threads=False) if wanted.size else ():

@@ -37,6 +37,7 @@ _LONGEST = 300
 """The number of characters of a delta-rs error that are shown."""
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[][\\^|\x00-\x1f\x7f\ud800-\udfff]")
 _FORBIDDEN = re.compile(r"Permission denied|Os { code: 13")
+_NAMED_BY_ENGINES = re.compile(r"part-\d{5}-")
 _A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
@@ -169,12 +170,34 @@ def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Data
     # exception", code -6): 23 of 100 processes that read two small tables as their last act, none of 100 this way.
     here = unquote(urlsplit(table.table_uri).path) if table.table_uri.startswith("file:") else None
     own = fs.SubTreeFileSystem(here, fs.LocalFileSystem()) if here is not None else None
-    # Spark writes times as INT96. Arrow would read them as ns, which cannot represent every year.
-    options = ds.ParquetReadOptions(dictionary_columns=dictionaries, coerce_int96_timestamp_unit="us")
-    try:
+
+    def read_with(columns: Collection[str]) -> ds.Dataset:
+        # Spark writes times as INT96. Arrow would read them as ns, which cannot represent every year.
+        options = ds.ParquetReadOptions(dictionary_columns=columns, coerce_int96_timestamp_unit="us")
         return table.to_pyarrow_dataset(filesystem=own, parquet_read_options=options)
+
+    try:
+        whole = read_with(dictionaries)
     except DeltaProtocolError as error:
         raise unreadable(table.table_uri, error) from error
+    views = _find_views(whole)
+    if not views:
+        return whole
+    # Arrow cannot compare a filter's text with a view, but reads dictionaries whatever the file says. The schema stays:
+    # they are cast.
+    again = read_with({*dictionaries, *views})
+    return ds.FileSystemDataset([*again.get_fragments()], whole.schema, again.format, again.filesystem)
+
+
+def _find_views(whole: ds.Dataset) -> set[str]:
+    """The columns that a file has as views of texts or bytes: DELETE, UPDATE and MERGE of delta-rs write them so."""
+    views: set[str] = set()
+    for file in whole.get_fragments():
+        # Not those of the jobs, which are many. Otherwise the foot of a file would be read that no query needs.
+        if _NAMED_BY_ENGINES.match(file.path.rpartition("/")[2]):
+            with suppress(OSError, pa.ArrowInvalid):  # torn or gone: whoever reads it reports that
+                views.update(f.name for f in file.physical_schema if f.type in (pa.string_view(), pa.binary_view()))
+    return views
 
 
 def public_dataset(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Dataset:

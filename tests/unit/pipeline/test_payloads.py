@@ -65,6 +65,17 @@ def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
     assert len(list_files_of_records(opened, {0: [1], 1: [7]})) == 1, "only the file that may hold one of them"
 
 
+def test_a_payload_is_found_in_a_file_in_which_somebody_deleted_rows_through_delta_rs(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    create_tables(paths, (SDS_MESSAGES,))
+    append(paths, 0, range(5))
+    open_table(paths, SDS_MESSAGES).delete("kafka_offset = 3")  # rewrites texts and bytes as views
+    files = [uri.rpartition("/")[2] for uri in open_table(paths, SDS_MESSAGES).file_uris()]
+    is_wanted = pc.field("entire_message_hash").isin([bytes([0, 2])])
+    rows = read_payloads(paths, SDS_MESSAGES, files, ["content"], ["entire_message_hash"], is_wanted)
+    assert rows.to_pylist() == [{"content": b"0/2"}]
+
+
 def test_of_a_large_file_only_the_row_groups_with_a_wanted_record_are_read_a_few_rows_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
