@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -44,6 +45,8 @@ CHECK_PERIOD_MS = 600_000
 it and all of these learns of it from the store alone. (logos-delivery asks every 5 minutes, for all topics at once.)"""
 MAX_REMEMBERED_HASHES = 100_000
 """Of envelopes that arrived or were sent: about 15 MB. What is forgotten may be fetched once more."""
+MAX_WAITING_HASHES = 10_000
+"""While so many wait, no missing segment is queried by its hash: SDS asks for it again."""
 STOP_TIMEOUT_S = 10.0
 """How long ``stop`` waits for the current query, which a store may let hang."""
 
@@ -123,6 +126,7 @@ class StoreRetrieval:
         self._answered = answered
         self.threaded = threaded
         self._hashes: dict[bytes, None] = {}
+        self._hashes_were_last = False
         self._ranges: deque[TimeRange] = deque()
         self._check: HashCheck | None = None
         self._failure = ""
@@ -138,6 +142,14 @@ class StoreRetrieval:
         with self._lock:
             self._hashes.update(dict.fromkeys(hints))
         self._wake()
+
+    def ask_again(self, hint: bytes) -> None:
+        """Query for one envelope, now or when it is asked for again: not while :data:`MAX_WAITING_HASHES` wait, because
+        anybody can name envelopes faster than a slow store answers."""
+        with self._lock:
+            is_full = len(self._hashes) >= MAX_WAITING_HASHES
+        if not is_full:
+            self.ask_hashes([hint])
 
     def ask_range(self, wanted: TimeRange) -> None:
         """Query for all envelopes of a time range; waiting queries that overlap are joined."""
@@ -202,11 +214,14 @@ class StoreRetrieval:
         with self._lock:
             if self.ended:
                 return None
-            if self._hashes:
-                hints = tuple(self._hashes)[:MAX_HASHES]
+            # In turn: strangers can name envelopes without end, and what was missed while away would never be queried.
+            if self._hashes and not (self._ranges and self._hashes_were_last):
+                hints = tuple(islice(self._hashes, MAX_HASHES))
                 for hint in hints:
                     del self._hashes[hint]
+                self._hashes_were_last = True
                 return hints
+            self._hashes_were_last = False
             if self._ranges:
                 return self._ranges.popleft()
             check, self._check = self._check, None
@@ -379,7 +394,7 @@ class StoreQueries:
         again after a tenth of it; in between, what is new."""
         hint = fetch.retrieval_hint
         if hint is not None and is_message_hash(hint):
-            self._retrieval.ask_hashes([hint])
+            self._retrieval.ask_again(hint)
             return
         if now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
             # Anybody can name ids without hints: the whole hour again and again would cost 360 times the traffic.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -313,6 +314,33 @@ def test_a_store_that_never_answers_holds_no_channel_up(monkeypatch: pytest.Monk
     go_on.set()
     stopping.join()
     assert ended
+
+
+def test_envelopes_that_strangers_name_delay_no_range_and_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "MAX_WAITING_HASHES", 2_000)
+    queries: list[StoreQuery] = []
+
+    class Slow(MemoryNode):
+        """A store that is asked for more than it answers."""
+
+        def query_store(self, query: StoreQuery) -> StorePage:
+            queries.append(query)
+            name_envelopes(200)
+            if len(queries) == 4:
+                store.stop()
+            return StorePage((), None)
+
+    def name_envelopes(number: int) -> None:
+        for _ in range(number):
+            store.ask_again(os.urandom(32))
+
+    store = StoreRetrieval(Slow(MemoryNetwork(), "alice"), DEFAULT_PUBSUB_TOPIC, TOPIC, lambda _: None, threaded=False)
+    store.start()
+    name_envelopes(5_000)
+    assert len(store._hashes) == 2_000
+    store.ask_range(TimeRange(1, 2))
+    store.run_pending()
+    assert [bool(query.hashes) for query in queries] == [True, False, True, True]
 
 
 @pytest.mark.parametrize("in_callback", [True, False])
