@@ -129,6 +129,12 @@ def _process_as_before() -> Iterator[None]:
         logger.handlers[:], logger.propagate = log_handlers, propagate
 
 
+@pytest.fixture
+def heed_hangups(_process_as_before: None) -> None:
+    """SIGHUP reaches this process and those that it starts, also if ``nohup`` has started pytest and ignores it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _patient_queries() -> Iterator[None]:
     """No query of a report or page is interrupted because the machine is busy."""

@@ -25,6 +25,8 @@ from tests.support.waiting import WAIT_S
 ROOT = Path(__file__).parents[3]
 JOBS = sorted((ROOT / "jobs").glob("*.py"))
 
+pytestmark = pytest.mark.usefixtures("heed_hangups")
+
 
 def end_by_signal(script: str, word: str, number: int, place: Path) -> tuple[int, str, str]:
     """Send a process a signal when it has printed ``word``; its exit code, and what it printed after that."""

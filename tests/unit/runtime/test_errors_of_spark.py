@@ -216,6 +216,7 @@ def test_an_error_of_arrow_in_the_driver_is_one_sentence() -> None:
     )
 
 
+@pytest.mark.usefixtures("heed_hangups")
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [

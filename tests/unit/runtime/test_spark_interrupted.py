@@ -30,6 +30,7 @@ class Gateway:
         return None
 
 
+@pytest.mark.usefixtures("heed_hangups")
 @pytest.mark.parametrize("to_all", [False, True], ids=["to Python", "to all"])
 @pytest.mark.parametrize(
     ("number", "error"),
