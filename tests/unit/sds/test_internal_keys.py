@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.sds import Delivered, DependencyLost, SdsChannel, SdsParameters
+from reliable_channel.core.sds.keys import SendKey, sds_id_of, sds_id_of_text, text_of
 from reliable_channel.core.wire.hashing import js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
 from tests.unit.sds.sds_network import CHANNEL, T0, message, opened
@@ -80,3 +81,13 @@ def test_whatever_ids_histories_name_everything_honest_is_delivered(
 
 def test_a_history_entry_keeps_its_text() -> None:
     assert HistoryEntry("\x001\x00a1\x00b").message_id == "\x001\x00a1\x00b"
+
+
+short = st.text(alphabet="\x00a1", max_size=4)
+keys = st.one_of(short, st.builds(SendKey, short, short, st.integers(0, 11)))
+
+
+@given(keys, keys)
+def test_the_texts_of_keys_are_as_different_as_the_keys_and_lead_to_the_id(one, other) -> None:
+    assert (text_of(one) == text_of(other)) == (one == other)
+    assert sds_id_of_text(text_of(one)) == sds_id_of(one)

@@ -533,3 +533,49 @@ def test_a_send_can_be_given_up_before_anything_of_it_is_held():
     assert (lost.held, lost.lacking, len(lost.missing_data)) == ((), len(sent), len(sent))
     assert not completed(feed(reassembler, sent))
     assert reassembler.open_sets == 0
+
+
+def test_of_completed_sends_as_many_as_asked_are_forgotten_oldest_first():
+    every = [send(bytes([number]) * 100, SMALL, 1_000 * number) for number in range(1, 5)]
+    reassembler = Reassembler(SMALL)
+    for at, sent in enumerate(every):
+        feed(reassembler, sent, at)
+    assert reassembler.list_completed_times() == [0, 1, 2, 3]
+    reassembler.forget_completed(2)
+    assert reassembler.list_completed_times() == [2, 3]
+    assert [bool(completed(feed(reassembler, sent, 4))) for sent in every] == [True, True, False, False]
+
+
+def test_what_arrives_of_a_send_that_was_given_up_completes_it_once_that_is_forgotten():
+    sent = send(bytes(range(200)), replace(SMALL, enable_reed_solomon=False))
+    reassembler = Reassembler(SMALL)
+    first = sent[0]
+    reassembler.lose(first.segment, 1, scope=ALICE, sds_id=first.sds_id, lamport=first.lamport)
+
+    def is_lost(scope):
+        last = sent[-1]
+        return reassembler.is_lost(last.segment, scope=scope, sds_id=last.sds_id, lamport=last.lamport)
+
+    assert is_lost(ALICE)
+    assert not is_lost(BOB)
+    reassembler.forget_lost()
+    assert not is_lost(ALICE)
+    assert len(completed(feed(reassembler, sent, 2))) == 1
+
+
+def test_a_segment_says_whether_its_message_is_over_the_limit():
+    segment = send(bytes(200), replace(SMALL, enable_reed_solomon=False))[0].segment
+    assert not Reassembler(replace(SMALL, max_message_bytes=256)).exceeds_limit(segment)
+    assert Reassembler(replace(SMALL, max_message_bytes=127)).exceeds_limit(segment)
+
+
+def test_the_greediest_sender_gives_up_a_set_where_others_need_the_room():
+    reassembler = Reassembler(replace(SMALL, enable_reed_solomon=False))
+    most, least = send(bytes(range(250)), SMALL), send(bytes(200), SMALL, 5_000)
+    feed(reassembler, most[:3], scope=ALICE)
+    feed(reassembler, least[:1], scope=BOB)
+    events = []
+    reassembler.evict(events)
+    [evicted] = events
+    assert (evicted.incomplete.scope, len(evicted.incomplete.held)) == (ALICE, 3)
+    assert {scope for scope, *_ in held_segments(reassembler)} == {BOB}
