@@ -164,7 +164,15 @@ def _make_nullable_schema(table: Table, columns: Sequence[str]) -> pa.Schema:
 def read_commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit in the log of the table at ``root``; ``None`` if it does not exist."""
     commit = read_text(files, f"{root}/_delta_log/{version:020d}.json")
-    return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
+    return None if commit is None else parse_json_lines(commit)
+
+
+def parse_json_lines(text: str) -> list[dict[str, Any]]:
+    """Parse one JSON object per line.
+
+    Only ``\\n`` ends a line. ``str.splitlines`` also splits at U+0085 and U+2028, which JSON texts hold as they are:
+    here in statistics, which repeat names that strangers chose."""
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
 def get_commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:

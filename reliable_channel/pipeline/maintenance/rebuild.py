@@ -30,8 +30,9 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import BatchSink
-from reliable_channel.lake.checkpoints import as_object, filesystem, read_checkpoint, read_text
+from reliable_channel.lake.checkpoints import filesystem, read_checkpoint, read_text
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.follow import parse_json_lines
 from reliable_channel.lake.read import exists, open_table
 from reliable_channel.lake.tables import Table, TopicPartition
 from reliable_channel.pipeline.delta import append_frame, conform, read_table, write_rows
@@ -233,7 +234,7 @@ def copy_transactions(old: PathSettings, new: PathSettings, table: Table) -> Non
     for file in files.get_file_info(pafs.FileSelector(f"{root}/_delta_log")):
         recorded = []
         if file.extension == "json":
-            recorded = [as_object(line).get("txn") for line in (read_text(files, file.path) or "").splitlines()]
+            recorded = [action.get("txn") for action in parse_json_lines(read_text(files, file.path) or "")]
         elif file.extension == "parquet":  # a checkpoint of the log
             recorded = pq.read_table(file.path, filesystem=files, columns=["txn"])["txn"].to_pylist()
         for each in filter(None, recorded):

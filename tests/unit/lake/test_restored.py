@@ -52,6 +52,15 @@ def restore(paths: PathSettings, table: Table, version: int) -> DeltaTable:
     return opened
 
 
+@pytest.mark.parametrize("name", ["a\x85b", "a\u2028b", "a\u2029b", "a\r\nb"], ids=ascii)
+def test_a_name_with_a_line_end_in_a_table_does_not_stop_its_writers(paths: PathSettings, name: str) -> None:
+    """The statistics of a file repeat it, and some line ends stand unescaped in JSON."""
+    row = {"channel_id": name, "message_id": name, "event_time": 0}
+    BatchSink(paths, "a query", 2).append_small(as_arrow([row], ACKS), ACKS)
+    check(paths, ACKS)
+    assert len(list_added_files(paths, ACKS, open_table(paths, ACKS), 2) or {}) == 1
+
+
 @pytest.mark.parametrize("table", [ACKS, ENVELOPES, SDS_MESSAGES], ids=lambda table: table.name)
 def test_a_table_that_lost_a_micro_batch_is_not_written_to_until_its_rows_are_back(
     paths: PathSettings, table: Table

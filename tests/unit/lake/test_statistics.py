@@ -25,6 +25,8 @@ from tests.support.examples import examples
 from tests.support.table_readers import Readers, differences
 
 LAST = "\U0010ffff"
+LINE_ENDS = "a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029b"
+"""Where ``str.splitlines`` splits, besides ``\\n`` and ``\\r``. A Delta log holds the last three unescaped."""
 TABLE = Table(
     "odd_values",
     "Odd values.",
@@ -125,6 +127,7 @@ def write(writer: str, paths: PathSettings, files: list[list[dict[str, Any]]]) -
 @example(files=[[EMPTY | {"text": LAST, "flag": True, "number": float("nan")}]])
 @example(files=[[EMPTY | {"text": LAST * 40, "number": -0.0}, EMPTY]])
 @example(files=[[EMPTY | {"text": "c" * 70}]])
+@example(files=[[EMPTY | {"text": LINE_ENDS}], [EMPTY]])
 def test_filters_on_every_column_find_every_row(
     writer: str, files: list[list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
