@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, TopicPartition
 from reliable_channel.config import Settings
 from reliable_channel.evidence.intake import Collected, EvidenceRecord, name_source, read_position, write
 from reliable_channel.transport.kafka_clients import open_client
-from reliable_channel.transport.kafka_consumer import describe_topic, poll_records, query_offsets
+from reliable_channel.transport.kafka_consumer import DescribedTopic, describe_topic, poll_records, query_offsets
 from reliable_channel.transport.kafka_producer import translate_errors
 
 BATCH_RECORDS = 5_000
@@ -32,7 +32,7 @@ def collect_evidence(settings: Settings) -> Collected:
     # No group: the positions are in the tables, committed together with the rows (:mod:`.intake`).
     options |= {"enable_auto_commit": False, "group_id": None}
     with closing(open_client(KafkaConsumer, options)) as consumer, _hold_lock(settings):
-        return _read(settings, consumer, topic, describe_topic(clients, topic).id)
+        return _read(settings, consumer, topic, describe_topic(clients, topic, with_ends=True))
 
 
 @contextmanager
@@ -46,17 +46,20 @@ def _hold_lock(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _read(settings: Settings, consumer: KafkaConsumer, topic: str, topic_id: str) -> Collected:
+def _read(settings: Settings, consumer: KafkaConsumer, topic: str, described: DescribedTopic) -> Collected:
     topic_partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     if not topic_partitions:
         return Collected()
     consumer.assign(topic_partitions)
     first = query_offsets(consumer.beginning_offsets, topic_partitions)
     end = query_offsets(consumer.end_offsets, topic_partitions)
-    source = name_source(settings.paths, topic, topic_id, {each.partition: end[each] for each in topic_partitions})
+    source = name_source(settings.paths, topic, described.id, {each.partition: end[each] for each in topic_partitions})
     for each in topic_partitions:
         consumer.seek(each, max(first[each], read_position(settings.paths, source, each.partition)))
-    total = Collected()
+    # The ends that include open transactions were fetched first: what was written since does not count as withheld.
+    total = Collected(
+        withheld=sum(max(0, described.ends.get(each.partition, 0) - end[each]) for each in topic_partitions)
+    )
     while any(consumer.position(each) < end[each] for each in topic_partitions):
         polled = poll_records(consumer, topic, POLL_MS)
         records = [EvidenceRecord(r.partition, r.offset, r.value) for batch in polled.values() for r in batch]
@@ -64,5 +67,5 @@ def _read(settings: Settings, consumer: KafkaConsumer, topic: str, topic_id: str
             break
         new = write(settings.paths, source, records, settings.kafka.topics.envelopes)
         where = total.first_refused or new.first_refused
-        total = Collected(total.written + new.written, total.refused + new.refused, where)
+        total = Collected(total.written + new.written, total.refused + new.refused, where, total.withheld)
     return total

@@ -53,15 +53,18 @@ BRIDGE_CAUSES = frozenset(
 
 
 class Collected(NamedTuple):
-    """What became of records: how many are rows now, how many were refused, and where the first of these is."""
+    """What became of records: how many are rows now, how many were refused, and where the first of these is; how many
+    Kafka withheld, until a transaction ends."""
 
     written: int = 0
     refused: int = 0
     first_refused: str = ""
+    withheld: int = 0
 
     def __str__(self) -> str:
         refused = f"; {self.refused} others are none (the first: {self.first_refused})" if self.refused else ""
-        return f"{self.written} records of evidence{refused}"
+        withheld = f"; an open transaction withholds {self.withheld}" if self.withheld else ""
+        return f"{self.written} records of evidence{refused}{withheld}"
 
 
 @dataclass(frozen=True, slots=True)

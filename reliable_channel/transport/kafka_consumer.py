@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -83,7 +83,7 @@ def describe_topic(clients: KafkaClients, topic: str, with_ends: bool = False) -
         if with_ends and (without := sorted(partition for partition in leaders if leaders[partition] < 0)):
             raise EnvironmentFault(
                 f"The topic {topic} has no leader for its partitions {', '.join(map(str, without))}.",
-                "Start the brokers that have them; until then ingest reads nothing of the topic.",
+                "Start the brokers that have them; until then nothing of the topic is read.",
             )
         specs = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in partitions if with_ends}
         ends = admin.list_partition_offsets(specs) if specs else {}
@@ -171,6 +171,8 @@ class OffsetReader:
         """Whether Kafka knew no position of the group when this reader began."""
         self.withheld = 0
         """How many records Kafka withheld at the last check, until a transaction ends."""
+        self._withheld_from: set[tuple[TopicPartition, int]] = set()
+        self._reported_open: set[tuple[TopicPartition, int]] = set()
         self._spoilt = False
         """A record could not be decoded. kafka-python's next poll would not end, so another consumer must go on."""
         try:
@@ -276,6 +278,22 @@ class OffsetReader:
     def _refresh_if_due(self) -> None:
         if time.monotonic() - self._refreshed > TOPIC_REFRESH_S:
             self._refresh("earliest")  # a partition added meanwhile is new from its first record
+            self._report_open_transactions()
+
+    def _report_open_transactions(self) -> None:
+        """Log once where Kafka withholds records from the same offset on as at the last refresh: their transaction is
+        not just one of many, and its producer may have died."""
+        with suppress(UnknownTopicOrPartitionError):  # deleted; it may be created anew
+            ends = self._find_ends(self._assigned).items()
+            withheld_from = {(tp, end) for tp, end in ends if (self._consumer.highwater(tp) or 0) > end}
+            stuck = withheld_from & self._withheld_from
+            for tp, end in sorted(stuck - self._reported_open):
+                _log.warning(
+                    "a transaction stays open in partition %d of %s: Kafka withholds what is there from offset %d on;"
+                    " end its producer, or abort it (docs/howto/kafka.md, What is read)",
+                    *(tp.partition, tp.topic, end),
+                )
+            self._withheld_from, self._reported_open = withheld_from, stuck
 
     def _replace_consumer(self) -> None:
         """Continue with a new consumer at the same positions."""

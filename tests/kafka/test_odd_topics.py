@@ -192,6 +192,22 @@ def test_the_health_says_what_an_open_transaction_withholds(
         assert one.texts == ["before"]
 
 
+def test_a_bridge_says_once_that_a_transaction_stays_open(
+    broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It dispatched nothing, for as long as the transaction was open, and no log or health said why."""
+    monkeypatch.setattr(kafka_consumer, "TOPIC_REFRESH_S", 0.0)
+    with closing(OffsetReader(broker.kafka.clients(), topic, f"bridge-{topic}", "earliest")) as reader:
+        write(broker, topic, ["before"])
+        transact(broker, topic, ["open"], commit=None)
+        write(broker, topic, ["behind it"])
+        until(lambda: reader.poll(50) is not None and "stays open in partition 0" in caplog.text)
+        for _ in range(3):
+            reader.poll(50)
+    assert caplog.text.count("stays open") == 1
+    assert f"of {topic}: Kafka withholds what is there from offset 1 on" in caplog.text
+
+
 def test_two_participants_of_one_group_are_named(
     broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -407,6 +423,22 @@ def test_evidence_of_a_topic_that_was_created_anew_is_read(broker: Settings, top
     assert (collect("queued", "sent"), collect()) == (2, 0)
     make_anew(broker, name)
     assert (collect("queued"), collect("sent", "failed"), collect()) == (1, 2, 0)
+
+
+def test_evidence_that_an_open_transaction_withholds_is_counted(broker: Settings, topic: str, tmp_path: Path) -> None:
+    """It was "0 records of evidence", and a run said nothing."""
+    here = broker.with_run_dir(tmp_path)
+    here = here.model_copy(update={"bridge": here.bridge.model_copy(update={"evidence_topic": topic})})
+    with closing(KafkaProducer(**broker.kafka.clients().producer, acks="all")) as producer:
+
+        def report(event: str) -> None:
+            value = {"kind": "sender", "event": event, "at_ms": 1_767_225_600_000}
+            producer.send(topic, json.dumps(value).encode()).get(timeout=WAIT_S)
+
+        report("queued")
+        transact(broker, topic, ["open"], commit=None)
+        report("sent")
+    assert str(collect_evidence(here)) == "1 records of evidence; an open transaction withholds 2"
 
 
 def test_evidence_that_is_deleted_while_it_is_read_takes_nothing_else_with_it(
