@@ -49,7 +49,8 @@ _Key = tuple[bytes, str | None, str | None, str, int]
 @dataclass
 class LogCounts:
     """What was read. ``sightings``: in the lines, ``new``: those that the table did not have; ``unknown``: text of
-    lines that name a message but are no known event → how many; ``unnamed``: lines of a topic that name no node."""
+    lines that name a message but are no known event → how many; ``unnamed``: lines of a topic that name no node;
+    ``withheld``: its records that Kafka withholds until a transaction ends."""
 
     lines: int = 0
     sightings: int = 0
@@ -58,6 +59,7 @@ class LogCounts:
     no_time: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
     unnamed: int = 0
+    withheld: int = 0
 
 
 def read_logs(paths: PathSettings, files: Sequence[Path], node: str | None = None) -> LogCounts:

@@ -53,6 +53,8 @@ def read_topic(
             if ended or reading.is_full() or time.monotonic() - written_at > WAIT_S:
                 reader.commit(reading.write(topic))
                 written_at = time.monotonic()
+        reader.check()
+        counts.withheld = reader.withheld
     return counts
 
 

@@ -174,6 +174,15 @@ def test_a_topic_ends_although_records_were_deleted_or_aborted(
     assert [at for _, at in vantages()] == [0, 1, 2, 4]
 
 
+def test_records_that_an_open_transaction_withholds_are_counted(broker: Settings, topic: str, read: Any) -> None:
+    """The topic seemed to be read to its end."""
+    put(broker, topic, *lines_of(0))
+    transact(broker, topic, ["open"], commit=None)
+    put(broker, topic, *lines_of(1))
+    counts = read()
+    assert (counts.new, counts.withheld) == (1, 2)
+
+
 def test_a_topic_is_followed(
     broker: Settings, topic: str, read: Any, vantages: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def _tell_counts(counts: LogCounts) -> None:
         (counts.too_long, "lines are longer than 64 KiB and were skipped"),
         (counts.no_time, "lines have no time, or an impossible one, and were skipped"),
         (counts.unnamed, "lines name a message but not their node, and were skipped"),
+        (counts.withheld, "records are withheld by an open transaction: read the topic again when it has ended"),
     ):
         if number:
             typer.echo(f"{count(number)} {why}.", err=True)
