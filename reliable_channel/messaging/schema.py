@@ -98,9 +98,10 @@ def open_database(path: Path | str) -> sqlite3.Connection:
 
 def _make_fault(path: Path | str, error: Exception) -> EnvironmentFault:
     reason = "another node uses it" if isinstance(error, BlockingIOError) else str(error)
+    in_use = isinstance(error, BlockingIOError) or getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
     return EnvironmentFault(
         f"The message database {path} cannot be opened: {reason}.",
-        "Stop the other process that uses it, or name another file.",
+        "Stop the other process that uses it, or name another file." if in_use else "Name another file, or restore it.",
     )
 
 

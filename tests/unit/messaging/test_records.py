@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -406,8 +407,17 @@ def test_a_database_is_free_again_when_its_node_is_closed(new_world: Callable[..
 def test_a_file_that_is_no_database_is_refused_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "messages.sqlite"
     file.write_bytes(b"no database" * 100)
-    with pytest.raises(EnvironmentFault, match=r"messages\.sqlite cannot be opened"):
+    with pytest.raises(EnvironmentFault, match=r"messages\.sqlite cannot be opened: .*another file, or restore it"):
         RecordStore(file, 1, 1)
+
+
+def test_a_database_that_another_program_has_locked_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "messages.sqlite"
+    RecordStore(file, 1, 1).close()
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(EnvironmentFault, match=r"locked\. Stop the other process"):
+            RecordStore(file, 1, 1)
 
 
 def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
