@@ -19,6 +19,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.config import Settings
 from reliable_channel.core.aes_gcm import EncryptionLayer
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed
@@ -26,6 +27,7 @@ from reliable_channel.runtime.build import kafka_node, pubsub_topics, waku_node
 from reliable_channel.runtime.logs import quiet_kafka_client
 from reliable_channel.runtime.own_broker import check_kafka
 from reliable_channel.transport.base import Node
+from reliable_channel.transport.sqlite import IN_MEMORY
 
 Transport = Literal["kafka", "waku-rest"]
 
@@ -49,7 +51,9 @@ class ParticipantOptions:
         return self.content_topic or f"/reliable-channel/1/{self.channel_id}/proto"
 
     def database_path(self, settings: Settings) -> Path:
-        """The path of the effective database."""
+        """The path of the effective database. Raises ``ConfigurationError`` for SQLite's name of one in memory."""
+        if str(self.database) == IN_MEMORY:  # it would be the name of a file
+            raise ConfigurationError("A database in memory keeps nothing for the next start.", "Name a file.")
         return self.database or Path(settings.paths.run_dir) / "channel.sqlite"
 
 

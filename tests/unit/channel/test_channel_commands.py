@@ -21,7 +21,7 @@ from reliable_channel.channel import (
 from reliable_channel.cli import main
 from reliable_channel.cli.commands.channel import print_event
 from reliable_channel.config import load
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.runtime import participant
 from reliable_channel.runtime.participant import ParticipantOptions, channel_config
@@ -176,3 +176,9 @@ def test_ephemeral_messages_that_the_rate_limit_drops_are_not_sent(
     ended.set()
     pumping.join()
     assert (status, err) == (1, "The rate limit dropped 3 of 12 ephemeral messages.\n")
+
+
+def test_a_database_in_memory_is_refused() -> None:
+    """It was the name of a file, which held the messages."""
+    with pytest.raises(ConfigurationError, match="keeps nothing"):
+        ParticipantOptions(CHANNEL, database=Path(":memory:")).database_path(load())
