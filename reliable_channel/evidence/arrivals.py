@@ -36,10 +36,14 @@ def find_arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, s
 
 def drop_known(settings: Settings, entries: Sequence[StoreEntry]) -> list[StoreEntry]:
     """The entries whose envelopes are not here under any of their hashes."""
-    if not entries:
-        return []
     hashes = {entry.message_hash: list_hashes(entry) for entry in entries}
-    wanted = {hash_ for each in hashes.values() for hash_ in each}
-    rows = Lookup.of(settings.paths, ENVELOPES).rows(("message_hash",), wanted, is_among("message_hash", wanted))
-    here = {*rows["message_hash"].unique().to_pylist()}
+    here = find_envelopes(settings, {hash_ for each in hashes.values() for hash_ in each})
     return [entry for entry in entries if here.isdisjoint(hashes[entry.message_hash])]
+
+
+def find_envelopes(settings: Settings, hashes: set[bytes]) -> set[bytes]:
+    """Which of these envelopes have arrived."""
+    if not hashes:
+        return set()
+    rows = Lookup.of(settings.paths, ENVELOPES).rows(("message_hash",), hashes, is_among("message_hash", hashes))
+    return {*rows["message_hash"].unique().to_pylist()}

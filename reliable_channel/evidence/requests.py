@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
 from reliable_channel.core.shares import take_turns
-from reliable_channel.evidence.arrivals import MESSAGE, find_arrived, key_of
+from reliable_channel.evidence.arrivals import MESSAGE, find_arrived, find_envelopes, key_of
 from reliable_channel.lake.read import dataset_of, exists, in_our_time, open_table
 from reliable_channel.lake.tables import CLOCK, REFETCH_REQUESTS, SENDER_EVENTS
 from reliable_channel.transport.store.model import is_message_hash
@@ -112,4 +112,6 @@ def find_sent_and_not_seen(settings: Settings, answers: pa.Table) -> list[Reques
         and key_of(row) not in here
         and settings.channels.topic_for(row["content_topic"] or "", row["pubsub_topic"] or "") is not None
     }
-    return [*wanted.values()]
+    # Also by its hash: nothing proves the id of a sync message, which has no content.
+    seen = find_envelopes(settings, {*wanted})
+    return [request for hash_, request in wanted.items() if hash_ not in seen]
