@@ -27,6 +27,7 @@ from reliable_channel.simulation.truth import MessageOutcome, TrueAttack, Truth
 
 PROMISE = "hostile senders"
 LOST, BEFORE_OBSERVATION = "lost", "before_observation"
+Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -68,6 +69,7 @@ def drop_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Diffe
     """The tables without the rows that attacks explain, and the differences in those rows."""
     if not truth.attacks:
         return observed, []
+    truth = dataclasses.replace(truth, attacks=[*truth.attacks, *_list_rebuilt_elsewhere(truth)])
     messages, differences = _drop_messages(truth, observed.messages)
     claimed = _make_is_claimed(truth)
     rest = dataclasses.replace(
@@ -80,6 +82,20 @@ def drop_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Diffe
         quarantine=_find_quarantined_honest(truth, observed),
     )
     return rest, differences
+
+
+def _list_rebuilt_elsewhere(truth: Truth) -> list[TrueAttack]:
+    """The segments that copies of a message's other segments, sent to a channel without participants, rebuild there."""
+    origins = {s.sds_id: (s.channel_id, s.message) for s in truth.segments if s.message is not None}
+    segments = _group(truth.segments, lambda s: (s.channel_id, s.message))
+    honest = {s.channel_id for s in truth.segments}
+    return [
+        dataclasses.replace(attack, sds_id=segment.sds_id, lamport=segment.lamport)
+        for attack in truth.attacks
+        if attack.channel_id not in honest and attack.sds_id in origins and attack.payload_hash is not None
+        for segment in segments[origins[attack.sds_id]]
+        if segment.sds_id != attack.sds_id
+    ]
 
 
 def _drop_messages(truth: Truth, rows: Iterable[DeliveredMessage]) -> tuple[list[DeliveredMessage], list[Difference]]:
@@ -220,8 +236,8 @@ def _find_quarantined_honest(truth: Truth, observed: Observed) -> list[Quarantin
     return [row for row in observed.quarantine if (row.topic, row.partition, row.offset) not in positions]
 
 
-def _group(attacks: Iterable[TrueAttack], key: Callable[[TrueAttack], Key]) -> dict[Key, list[TrueAttack]]:
-    groups: dict[Key, list[TrueAttack]] = defaultdict(list)
-    for attack in attacks:
-        groups[key(attack)].append(attack)
+def _group(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    groups: dict[Key, list[Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
     return groups

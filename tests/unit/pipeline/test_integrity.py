@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.core.sds import SdsParameters
@@ -43,6 +43,7 @@ def test_one_attack_on_envelope_after_envelope_changes_no_honest_row(attack: str
     loss=st.sampled_from([0.0, 0.1, 0.3]),
     heard=st.booleans(),
 )
+@example(seed=50_865, senders=1, per_envelope=1.0, loss=0.3, heard=False)  # copies rebuild a segment in another channel
 def test_any_attacks_change_no_honest_row(
     seed: int, senders: int, per_envelope: float, loss: float, heard: bool
 ) -> None:
