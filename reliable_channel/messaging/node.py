@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from weakref import finalize
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.rate_limit import Traffic
@@ -56,7 +57,8 @@ from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.envelopes import refuse_one_text
 from reliable_channel.transport.health import Health, judge
-from reliable_channel.transport.threads import TurnLock
+from reliable_channel.transport.sqlite import IN_MEMORY
+from reliable_channel.transport.threads import OwnerProcess, TurnLock
 from reliable_channel.transport.waku_json import hash_from_hex
 
 _log = logging.getLogger(__name__)
@@ -107,6 +109,9 @@ class MessagingNode:
         self._must_stop = False
         self._must_close = False
         self._is_failing = False
+        self._is_kept = str(database) != IN_MEMORY
+        self._at_exit: finalize[..., MessagingNode] | None = None
+        """Called when the process ends, while the node is started."""
         background = make_background_subscription(config, self.pubsub_topic_for, self._ledger.now())
         if background is not None:
             self._add_subscription(background)
@@ -139,6 +144,8 @@ class MessagingNode:
             if background:
                 self._send_worker.start()
                 self._store_worker.start()
+            owner = self._ledger.records.owner
+            self._at_exit = finalize(self, _warn_of_pending, self._sender, owner, self._is_kept)
         except BaseException:
             self._stop()
             raise
@@ -158,6 +165,8 @@ class MessagingNode:
         try:
             if self._started:
                 self._started = False
+                if self._at_exit is not None:
+                    self._at_exit.detach()
                 self._sender.dispatching = False
                 with ExitStack() as last:  # the last one first, and all of them, also if Ctrl-C ends a wait
                     last.callback(lambda: self._observe(self._transport.health()))  # fails where nothing can be stored
@@ -464,3 +473,14 @@ class MessagingNode:
             self._ledger.run_after(lambda: self.port.announce(HealthChanged(judged)))
         self._send_worker.wake()
         self._store_worker.wake()
+
+
+def _warn_of_pending(sender: MessageSender, owner: OwnerProcess, is_kept: bool) -> None:
+    """Log that the process ends with requests that are pending, because nobody closed the node."""
+    if owner.is_current and (pending := sender.pending()):
+        fate = "the next start continues them" if is_kept else "they are lost, as its records are in memory only"
+        _log.warning(
+            "a messaging node was not closed when its process ended, and requests are pending (%d); %s."
+            " Wait for their events, then close it.",
+            *(len(pending), fate),
+        )

@@ -68,6 +68,14 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert "`" not in out, "a terminal shows no markup"
 
 
+@pytest.mark.parametrize("command", ["dashboard", "status", "report"])
+def test_tables_in_a_file_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
+    """The dashboard waited for tables that could never come."""
+    (tmp_path / "file").write_text("x")
+    status, _, err = run(capsys, command, "--tables", str(tmp_path / "file"))
+    assert status == 2 and "is a file" in " ".join(err.replace("│", "").split())
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from reliable_channel.cli.app import build; build(); "

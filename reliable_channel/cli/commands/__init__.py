@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 TablesOption = Annotated[
-    Path | None, typer.Option("--tables", metavar="DIR", help="Where the tables are; paths.data_dir by default.")
+    Path | None,
+    typer.Option("--tables", metavar="DIR", file_okay=False, help="Where the tables are; paths.data_dir by default."),
 ]
 """The option of every command that reads tables."""
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -255,3 +257,22 @@ def test_a_listener_may_close_the_node_that_another_thread_stops(site: Site, mon
     assert not stopper.is_alive()
     with pytest.raises(LocalError, match="closed"):
         site.send()
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["memory", "sqlite"])
+def test_a_process_that_ends_with_pending_requests_says_so(tmp_path: Path, is_kept: bool) -> None:
+    """It ended without a word; in memory the messages were lost."""
+    script = f"""
+from reliable_channel.config import load
+from reliable_channel.messaging import Message, MessagingConfig, MessagingNode, PlainEncoder
+from reliable_channel.runtime.build import waku_node
+
+settings = load("local", node={{"url": "http://127.0.0.1:1", "mode": "edge", "pubsub_topic": "/waku/2/rs/16/32"}})
+config = MessagingConfig.of(mode="edge", cluster_id=16, shards=[32], bootstrap_nodes=[])
+node = MessagingNode(config, waku_node(settings), {str(tmp_path / "a.db") if is_kept else ":memory:"!r})
+node.start()
+node.send(PlainEncoder("/waku/2/rs/16/32", "/app/1/x/proto"), Message(b"x"))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "when its process ended, and requests are pending (1)" in ended.stderr
+    assert ("the next start continues them" if is_kept else "they are lost") in ended.stderr
