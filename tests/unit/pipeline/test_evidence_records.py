@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.evidence import intake
-from reliable_channel.evidence.intake import EvidenceRecord, convert_record, name_source, read_position, write
+from reliable_channel.evidence.intake import (
+    Collected,
+    EvidenceRecord,
+    convert_record,
+    name_source,
+    read_position,
+    write,
+)
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.read import dataset_of, open_table, rows_of
@@ -56,7 +63,9 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
     gap = BridgeGap(from_ms=AT_MS, to_ms=AT_MS + 60_000, cause="bridge_restart")
     _, gap_value = gap_record(gap, "unfilled", "http://node", [("/waku/2/rs/1/0", None)], AT_MS + 61_000)
     records = [EvidenceRecord(0, 0, sender_record(0)), EvidenceRecord(0, 1, gap_value), EvidenceRecord(0, 2, b"noise")]
-    assert write(paths, TOPIC, records, "waku.envelopes") == (2, 1, "partition 0, offset 2"), "noise is counted"
+    assert write(paths, TOPIC, records, "waku.envelopes") == Collected(2, 1, "partition 0, offset 2"), (
+        "noise is counted"
+    )
     (event,) = rows_of(open_table(paths, tables.SENDER_EVENTS))
     assert (event["event"], event["sds_id"], event["envelope_hash"]) == ("queued", "m0", b"h" * 32)
     (row,) = rows_of(open_table(paths, tables.SOURCE_GAPS))
