@@ -17,7 +17,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES, SENDER_EVENTS, STORE_PRESENCE
+from reliable_channel.lake.tables import CLOCK, ENVELOPES, SDS_MESSAGES, SENDER_EVENTS, STORE_PRESENCE
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
 from tests.support.object_store import object_store
@@ -87,7 +87,7 @@ def test_a_task_that_fails_leaves_no_file_and_vacuum_takes_what_was_never_commit
 
 def test_what_senders_dispatched_is_asked_for_here_too(paths: PathSettings) -> None:
     settings = load("local").model_copy(update={"paths": paths})
-    create_tables(paths, (SENDER_EVENTS,))
+    create_tables(paths, (ENVELOPES, SENDER_EVENTS))
     at_us = 1_800_000_000_000_000
     message = {
         "pubsub_topic": "/waku/2/rs/1/0",
