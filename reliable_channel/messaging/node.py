@@ -111,7 +111,7 @@ class MessagingNode:
         self._is_failing = False
         self._is_kept = str(database) != IN_MEMORY
         self._at_exit: finalize[..., MessagingNode] | None = None
-        """Called when the process ends, while the node is started."""
+        """Called when the process ends, while the node's threads run."""
         background = make_background_subscription(config, self.pubsub_topic_for, self._ledger.now())
         if background is not None:
             self._add_subscription(background)
@@ -144,8 +144,9 @@ class MessagingNode:
             if background:
                 self._send_worker.start()
                 self._store_worker.start()
-            owner = self._ledger.records.owner
-            self._at_exit = finalize(self, _warn_of_pending, self._sender, owner, self._is_kept)
+                # Its arguments keep the node alive, as the threads do.
+                owner = self._ledger.records.owner
+                self._at_exit = finalize(self, _warn_of_pending, self._sender, owner, self._is_kept)
         except BaseException:
             self._stop()
             raise

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from reliable_channel.messaging import MessagingNode
 from reliable_channel.messaging.store import NodeClosedError
 from reliable_channel.messaging.worker import Worker
 from reliable_channel.transport.clock import ManualClock
+from reliable_channel.transport.memory import MemoryNetwork
 from tests.support.fake_waku_node import FakeWakuNode
 from tests.support.messaging_site import Site, waku_site
 from tests.support.messaging_world import CONTENT, config
@@ -276,3 +279,12 @@ node.send(PlainEncoder("/waku/2/rs/16/32", "/app/1/x/proto"), Message(b"x"))
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "when its process ended, and requests are pending (1)" in ended.stderr
     assert ("the next start continues them" if is_kept else "they are lost") in ended.stderr
+
+
+def test_a_node_without_threads_that_nobody_uses_is_collected() -> None:
+    node = MessagingNode(config(), MemoryNetwork().node("me"))
+    node.start(background=False)
+    gone = weakref.ref(node)
+    del node
+    gc.collect()
+    assert gone() is None
