@@ -171,8 +171,8 @@ class OffsetReader:
         """Whether Kafka knew no position of the group when this reader began."""
         self.withheld = 0
         """How many records Kafka withheld at the last check, until a transaction ends."""
-        self._withheld_from: set[tuple[TopicPartition, int]] = set()
-        self._reported_open: set[tuple[TopicPartition, int]] = set()
+        self._withheld_at: dict[tuple[TopicPartition, int], int] = {}
+        """From where on Kafka withholds records → at how many refreshes on end."""
         self._spoilt = False
         """A record could not be decoded. kafka-python's next poll would not end, so another consumer must go on."""
         try:
@@ -256,7 +256,7 @@ class OffsetReader:
         """Query the brokers; returns how many records this reader is behind, without those ``withheld``. Raises
         ``EnvironmentFault`` when they do not answer."""
         ends = self._find_ends(self._assigned)
-        self.withheld = sum(max(0, (self._consumer.highwater(tp) or 0) - end) for tp, end in ends.items())
+        self.withheld = sum(self._count_withheld(tp, end) for tp, end in ends.items())
         return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())
 
     @translate_errors()
@@ -284,16 +284,21 @@ class OffsetReader:
         """Log once where Kafka withholds records from the same offset on as at the last refresh: their transaction is
         not just one of many, and its producer may have died."""
         with suppress(UnknownTopicOrPartitionError):  # deleted; it may be created anew
-            ends = self._find_ends(self._assigned).items()
-            withheld_from = {(tp, end) for tp, end in ends if (self._consumer.highwater(tp) or 0) > end}
-            stuck = withheld_from & self._withheld_from
-            for tp, end in sorted(stuck - self._reported_open):
-                _log.warning(
-                    "a transaction stays open in partition %d of %s: Kafka withholds what is there from offset %d on;"
-                    " end its producer, or abort it (docs/howto/kafka.md, What is read)",
-                    *(tp.partition, tp.topic, end),
-                )
-            self._withheld_from, self._reported_open = withheld_from, stuck
+            withheld = [
+                (tp, end) for tp, end in self._find_ends(self._assigned).items() if self._count_withheld(tp, end)
+            ]
+            self._withheld_at = {each: self._withheld_at.get(each, 0) + 1 for each in withheld}
+            for (tp, end), times in self._withheld_at.items():
+                if times == 2:
+                    _log.warning(
+                        "a transaction stays open in partition %d of %s: Kafka withholds what is there from offset %d"
+                        " on; end its producer, or abort it (docs/howto/kafka.md, What is read)",
+                        *(tp.partition, tp.topic, end),
+                    )
+
+    def _count_withheld(self, tp: TopicPartition, end: int) -> int:
+        """How many records of a partition Kafka withholds behind the ``end`` of what it gives."""
+        return max(0, (self._consumer.highwater(tp) or 0) - end)
 
     def _replace_consumer(self) -> None:
         """Continue with a new consumer at the same positions."""
